@@ -1,0 +1,1 @@
+"""Definitions in Mathematics of Arrays, reduced by program to a denotational normal form."""

@@ -1,0 +1,262 @@
+"""In: integer scalar expressions. Out: their affine normal form, simplification, bounds, and the layout function γ.
+
+An affine form is {atom: coefficient}; the key 1 holds the constant; an atom is a Var or an opaque Op (a floor division).
+Sizes are taken to be non-negative, tile sizes positive.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from moapipe.algebra.scalar import Like, Num, Op, Ref, Scalar, Var, children, op, rebuild, scalar, text, variables
+from moapipe.errors import AlgebraError
+
+Atom = Scalar | Literal[1]
+Affine = dict[Atom, int]
+
+
+def affine(e: Scalar) -> Affine:
+    """The affine normal form of `e`; products of two unknowns and divisions are opaque atoms."""
+    match e:
+        case Num(0):
+            return {}
+        case Num(v) if isinstance(v, int):
+            return {1: v}
+        case Op("+" | "-" as sign, (a, b)):
+            return combine(affine(a), affine(b), 1 if sign == "+" else -1)
+        case Op("*", (a, b)):
+            x, y = affine(a), affine(b)
+            if set(x) <= {1}:
+                x, y = y, x
+            if set(y) <= {1}:
+                factor = y.get(1, 0)
+                return {k: v * factor for k, v in x.items() if factor}
+            return product(x, y)
+        case _:
+            return {e: 1}
+
+
+def product(x: Affine, y: Affine) -> Affine:
+    """Distribute a product of sums; each product of atoms becomes one opaque atom in canonical order."""
+    out: Affine = {}
+    for a, p in x.items():
+        for b, q in y.items():
+            key: Atom = b if a == 1 else a if b == 1 else _times(factors(a) + factors(b))
+            out[key] = out.get(key, 0) + p * q
+    return {k: v for k, v in out.items() if v}
+
+
+def factors(e: Scalar) -> tuple[Scalar, ...]:
+    match e:
+        case Op("*", (a, b)):
+            return factors(a) + factors(b)
+        case _:
+            return (e,)
+
+
+def _times(parts: tuple[Scalar, ...]) -> Scalar:
+    first, *rest = sorted(parts, key=text)
+    for p in rest:
+        first = Op("*", (first, p))
+    return first
+
+
+def combine(x: Affine, y: Affine, sign: int = 1) -> Affine:
+    """x + sign·y."""
+    out = dict(x)
+    for k, v in y.items():
+        out[k] = out.get(k, 0) + sign * v
+    return {k: v for k, v in out.items() if v}
+
+
+def expression(form: Affine) -> Scalar:
+    """The canonical expression of an affine form: atoms in text order, constant last, subtraction for negative terms."""
+    out: Scalar | None = None
+    terms = sorted(((k, v) for k, v in form.items() if k != 1), key=lambda t: (t[1] < 0, text(scalar(t[0]))))
+    for atom, v in [*terms, *([(Num(1), form[1])] if form.get(1) else [])]:
+        size = Num(abs(v)) if atom == Num(1) else (atom if abs(v) == 1 else Op("*", (atom, Num(abs(v)))))
+        if out is None:
+            out = size if v > 0 else (Num(v) if atom == Num(1) else Op("*", (atom, Num(v))))
+        else:
+            out = Op("+" if v > 0 else "-", (out, size))
+    return Num(0) if out is None else out
+
+
+def simplify(e: Scalar) -> Scalar:
+    """Affine normal form everywhere inside `e`; rules for //, %, min, max on constants and equal arguments."""
+    match e:
+        case Op("+" | "-" | "*" as name, args):
+            return expression(affine(Op(name, tuple(simplify(a) for a in args))))
+        case Op("//", (a, Num(f))) if isinstance(f, int):
+            return _divide(simplify(a), f)
+        case Op("%", (a, Num(f))) if isinstance(f, int):
+            rest = {k: v for k, v in affine(simplify(a)).items() if v % f or k == 1}
+            r = expression({k: v % f if k == 1 else v for k, v in rest.items()} if set(rest) <= {1} else rest)
+            return r if isinstance(r, Num) else Op("%", (r, Num(f)))
+        case Op("min" | "max" as name, args):
+            return _extreme(name, tuple(simplify(a) for a in args))
+        case _:
+            return rebuild(e, tuple(simplify(c) for c in children(e)))
+
+
+def _divide(a: Scalar, f: int) -> Scalar:
+    if f == 1:
+        return a
+    form = affine(a)
+    whole = {k: v // f for k, v in form.items() if v % f == 0}
+    rest = {k: v for k, v in form.items() if v % f}
+    if set(rest) <= {1}:
+        return expression(combine(whole, {1: rest.get(1, 0) // f} if rest.get(1, 0) // f else {}))
+    quotient = Op("//", (expression(rest), Num(f)))
+    return expression(combine(whole, {quotient: 1}))
+
+
+def _extreme(name: str, args: tuple[Scalar, ...]) -> Scalar:
+    flat: list[Scalar] = []
+    for a in args:
+        flat += a.args if isinstance(a, Op) and a.name == name else (a,)
+    pick = min if name == "min" else max
+    consts = [a.value for a in flat if isinstance(a, Num)]
+    rest = list(dict.fromkeys(a for a in flat if not isinstance(a, Num)))
+    kept: list[Scalar] = [a for a in rest if not any(b != a and _dominated(name, a, b) for b in rest)]
+    if consts:
+        kept.append(Num(pick(consts)))
+    out = kept[0]
+    for k in kept[1:]:
+        out = Op(name, (out, k))
+    return out
+
+
+def _dominated(name: str, a: Scalar, b: Scalar) -> bool:
+    """a never decides because b is always at least as extreme by a constant."""
+    gap = combine(affine(a), affine(b), -1)
+    return set(gap) <= {1} and (gap.get(1, 0) > 0) == (name == "min") and gap != {}
+
+
+def add(*terms: Like) -> Scalar:
+    form: Affine = {}
+    for t in terms:
+        form = combine(form, affine(simplify(scalar(t))))
+    return expression(form)
+
+
+def subtract(a: Like, b: Like) -> Scalar:
+    return simplify(op("-", a, b))
+
+
+def multiply(a: Like, b: Like) -> Scalar:
+    return simplify(op("*", a, b))
+
+
+def ceil_div(a: Like, f: Like) -> Scalar:
+    """⌈a/f⌉ for positive f."""
+    return simplify(op("//", op("+", a, op("-", f, 1)), f))
+
+
+def floor_div(a: Like, f: Like) -> Scalar:
+    return simplify(op("//", a, f))
+
+
+def minimum(a: Like, b: Like) -> Scalar:
+    return simplify(op("min", a, b))
+
+
+def maximum(a: Like, b: Like) -> Scalar:
+    return simplify(op("max", a, b))
+
+
+def constant(e: Scalar) -> int | None:
+    """The integer value, or None for anything symbolic."""
+    return e.value if isinstance(e, Num) and isinstance(e.value, int) else None
+
+
+def coefficient(e: Scalar, var: str) -> int:
+    """Coefficient of a variable in the affine form (0 when it appears only inside opaque atoms)."""
+    return affine(e).get(Var(var), 0)
+
+
+def is_affine_in(e: Scalar, var: str) -> bool:
+    """True when `var` appears only as a linear term, never inside a division or a product."""
+    return all(isinstance(k, Var) or k == 1 or var not in variables(k) for k in affine(e))
+
+
+def extreme(e: Scalar, ranges: Mapping[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
+    """`e` with each variable of `ranges` ({name: (lo, hi)}, lo <= v < hi) at the end that makes it largest (smallest)."""
+    form = affine(simplify(e))
+    out: Scalar = Num(0)
+    for atom, c in form.items():
+        if isinstance(atom, Var) and atom.name in ranges:
+            lo, hi = ranges[atom.name]
+            end = subtract(hi, 1) if (c > 0) == largest else lo
+            out = add(out, multiply(c, end))
+        else:
+            out = add(out, multiply(c, scalar(atom)))
+    return out
+
+
+def gamma_row(index: Sequence[Like], shape: Sequence[Like]) -> Scalar:
+    """γ_row(i; s) = Σ_k i_k · Π_{j>k} s_j, by Horner's rule; γ(<>; <>) = 0."""
+    offset: Scalar = Num(0)
+    for i, s in zip(index, shape, strict=True):
+        offset = add(multiply(offset, s), i)
+    return offset
+
+
+def gamma_column(index: Sequence[Like], shape: Sequence[Like]) -> Scalar:
+    """γ_col(i; s) = Σ_k i_k · Π_{j<k} s_j."""
+    return gamma_row(tuple(reversed(index)), tuple(reversed(shape)))
+
+
+def gamma_inverse(offset: Like, shape: Sequence[Like]) -> tuple[Scalar, ...]:
+    """γ'(m; s): the row-major mixed-radix digits of an offset."""
+    out: list[Scalar] = []
+    rest = scalar(offset)
+    for s in reversed(shape[1:]):
+        out.append(simplify(op("%", rest, s)))
+        rest = simplify(op("//", rest, s))
+    return (rest, *reversed(out)) if shape else ()
+
+
+def evaluate(e: Scalar, at: Mapping[str, int]) -> int:
+    """The integer value of an index expression or an integer comparison."""
+    match e:
+        case Num(v):
+            return int(v)
+        case Var(name):
+            return at[name]
+        case Op(name, args):
+            return int(INTEGER[name](*(evaluate(a, at) for a in args)))
+        case Ref() | _:
+            raise AlgebraError(f"{text(e)} is no integer expression")
+
+
+INTEGER = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b, "min": min, "max": max, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b, "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b), "not": lambda a: not a,
+}
+
+_AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+
+
+def parse(source: str) -> Scalar:
+    """An index expression from its canonical text (as manifests and variant files hold it)."""
+
+    def go(n: ast.expr) -> Scalar:
+        match n:
+            case ast.Constant(value=int() as v):
+                return Num(v)
+            case ast.Name(id=name):
+                return Var(name)
+            case ast.BinOp(left=a, op=o, right=b) if type(o) in _AST:
+                return Op(_AST[type(o)], (go(a), go(b)))
+            case ast.UnaryOp(op=ast.USub(), operand=a):
+                return multiply(-1, go(a))
+            case ast.Call(func=ast.Name(id="min" | "max" as f), args=args):
+                return Op(f, tuple(go(a) for a in args))
+            case _:
+                raise AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers")
+
+    return simplify(go(ast.parse(source, mode="eval").body))

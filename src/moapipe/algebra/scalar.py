@@ -1,0 +1,160 @@
+"""In: nothing. Out: the one scalar expression type that indices, normal forms and loop bodies share.
+
+Nodes are frozen and compare by structure. An operator's name is its ASCII spelling: an infix sign (`+`, `//`, `<=`) or a
+word (`max`, `select`, `exp2`); what it means, and how each language writes it, stands in FUNCS (algebra/ops.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A literal: an int in indices, an int or float in values (inf and -inf too)."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A loop index or a symbolic size."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A scalar function applied to its arguments, in the order of its row in FUNCS."""
+
+    name: str
+    args: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One element of an array: `i ψ A` with a full index."""
+
+    array: str
+    index: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`monoid`-fold of `body` for lo <= var < hi, ascending; the monoid's unit when the range is empty. Only in DNFs."""
+
+    monoid: str
+    var: str
+    lo: Scalar
+    hi: Scalar
+    body: Scalar
+
+
+Scalar = Num | Var | Op | Ref | Fold
+Like = Scalar | int | float | str
+
+
+def scalar(x: Like) -> Scalar:
+    """A number becomes Num, a string Var; a scalar stays itself."""
+    match x:
+        case int() | float():
+            return Num(x)
+        case str():
+            return Var(x)
+        case _:
+            return x
+
+
+def op(name: str, *args: Like) -> Op:
+    return Op(name, tuple(scalar(a) for a in args))
+
+
+def children(e: Scalar) -> tuple[Scalar, ...]:
+    match e:
+        case Op(_, args):
+            return args
+        case Ref(_, index):
+            return index
+        case Fold(_, _, lo, hi, body):
+            return (lo, hi, body)
+        case _:
+            return ()
+
+
+def rebuild(e: Scalar, parts: tuple[Scalar, ...]) -> Scalar:
+    """`e` with other children."""
+    match e:
+        case Op(name, _):
+            return Op(name, parts)
+        case Ref(array, _):
+            return Ref(array, parts)
+        case Fold(monoid, var, _, _, _):
+            return Fold(monoid, var, *parts)
+        case _:
+            return e
+
+
+def rewrite(e: Scalar, f: Callable[[Scalar], Scalar]) -> Scalar:
+    """Apply `f` to every node, children first."""
+    return f(rebuild(e, tuple(rewrite(c, f) for c in children(e))))
+
+
+def substitute(e: Scalar, by: Mapping[str, Scalar]) -> Scalar:
+    """Replace variables; a fold's own variable is never captured (callers keep bound names fresh)."""
+    match e:
+        case Var(name):
+            return by.get(name, e)
+        case Fold(monoid, var, lo, hi, body):
+            inner = {k: v for k, v in by.items() if k != var}
+            return Fold(monoid, var, substitute(lo, by), substitute(hi, by), substitute(body, inner))
+        case _:
+            return rebuild(e, tuple(substitute(c, by) for c in children(e)))
+
+
+def walk(e: Scalar) -> Iterator[Scalar]:
+    """Every node, parents first."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def variables(e: Scalar) -> frozenset[str]:
+    """Names of the free variables."""
+    match e:
+        case Var(name):
+            return frozenset((name,))
+        case Fold(_, var, lo, hi, body):
+            return variables(lo) | variables(hi) | (variables(body) - {var})
+        case _:
+            return frozenset().union(*(variables(c) for c in children(e)))
+
+
+def references(e: Scalar) -> tuple[Ref, ...]:
+    """Every array element that the expression reads, in order of appearance, repeats kept."""
+    return tuple(x for x in walk(e) if isinstance(x, Ref))
+
+
+def number(v: int | float) -> str:
+    """A literal in canonical text."""
+    if isinstance(v, float) and v in (inf, -inf):
+        return "inf" if v > 0 else "-inf"
+    return repr(v)
+
+
+def text(e: Scalar) -> str:
+    """Canonical one-line text, Python-like; equal expressions have equal text, so hashes are made of it."""
+    match e:
+        case Num(v):
+            return number(v)
+        case Var(name):
+            return name
+        case Ref(array, index):
+            return f"{array}[{', '.join(map(text, index))}]"
+        case Fold(monoid, var, lo, hi, body):
+            return f"fold({monoid}, {text(lo)} <= {var} < {text(hi)}, {text(body)})"
+        case Op(name, (a, b)) if not name[0].isalpha():
+            return f"({text(a)} {name} {text(b)})"
+        case Op(name, args):
+            return f"{name}({', '.join(map(text, args))})"

@@ -1,0 +1,1 @@
+"""Builds, validates and measures; every number that leaves here carries how it was made."""

@@ -1,0 +1,285 @@
+"""In: scalar expressions. Out: the operational normal form: a closed set of loop-nest nodes, walkers, `show`, `verify`.
+
+The naive form is fully distributed: one perfect nest a leaf. Lifts fuse and reshape; they never split statements apart.
+An array's layout is the order and the extents of its index tuple, so γ stays row-major on `Array.shape`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from moapipe.algebra.index import simplify
+from moapipe.algebra.scalar import Ref, Scalar, Var, references, rewrite, substitute, text, variables, walk
+from moapipe.errors import LiftError
+
+Space = Literal["input", "output", "workspace", "private", "register"]
+Kind = Literal["serial", "parallel", "unroll", "lane"]
+Schedule = Literal["static", "dynamic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Storage. Shape is outermost first, allocated extents (padding included).
+
+    input, output  the caller's buffers          workspace  one for the whole call, shared by all threads
+    private        one a thread, in memory       register   named vector accumulators
+    `outside` is the value of every element past the logical extent, once a lift has established it.
+    """
+
+    name: str
+    shape: tuple[Scalar, ...]
+    space: Space
+    outside: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """lo <= var < hi, ascending, step 1. `schedule` matters on the outermost parallel loop only; `mark` names a register
+    tile on the fold loop that runs inside it, for the assembler gate."""
+
+    var: str
+    lo: Scalar
+    hi: Scalar
+    body: tuple[Stmt, ...]
+    kind: Kind = "serial"
+    schedule: Schedule = "static"
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A condition on a whole tile; conditions on single elements stand in a leaf's `where`."""
+
+    condition: Scalar
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A private or register array begins to live here, undefined; its scope is the rest of the enclosing body."""
+
+    array: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """target ← value, where every atom of `where` holds. `name` is the definition that the leaf belongs to."""
+
+    target: Ref
+    value: Scalar
+    where: tuple[Scalar, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """target ← target ⊕ value with the monoid's function (`sum`: +, `max`: max), where every atom of `where` holds."""
+
+    monoid: str
+    target: Ref
+    value: Scalar
+    where: tuple[Scalar, ...] = ()
+    name: str = ""
+
+
+Leaf = Assign | Accumulate
+Stmt = Loop | If | Alloc | Assign | Accumulate
+Body = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One loop nest with its ABI: `sizes` are the 64-bit arguments in order; arrays appear inputs, outputs, then the rest."""
+
+    name: str
+    sizes: tuple[str, ...]
+    arrays: tuple[Array, ...]
+    body: Body
+
+    def array(self, name: str) -> Array:
+        for a in self.arrays:
+            if a.name == name:
+                return a
+        raise LiftError(f"no array {name}", where=self.name, hint=f"arrays are {', '.join(a.name for a in self.arrays)}")
+
+
+# ------------------------------------------------------------------ walkers
+
+
+def leaves(body: Body, loops: tuple[Loop, ...] = (), conditions: tuple[Scalar, ...] = ()) -> Iterator[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]]:
+    """(leaf, enclosing loops outermost first, enclosing If conditions); a leaf's own guards are in `leaf.where`."""
+    for s in body:
+        match s:
+            case Loop():
+                yield from leaves(s.body, (*loops, s), conditions)
+            case If():
+                yield from leaves(s.body, loops, (*conditions, s.condition))
+            case Assign() | Accumulate():
+                yield s, loops, conditions
+            case Alloc():
+                pass
+            case _:
+                assert_never(s)
+
+
+def statements(body: Body) -> Iterator[Stmt]:
+    """Every statement, parents first."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop | If):
+            yield from statements(s.body)
+
+
+def map_statements(body: Body, f: Callable[[Stmt], Body]) -> Body:
+    """Bottom-up rewrite; `f` returns what replaces a statement."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop | If):
+            s = replace(s, body=map_statements(s.body, f))
+        out += f(s)
+    return tuple(out)
+
+
+def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
+    """Apply `f` to target, value and guards."""
+    target = f(leaf.target)
+    assert isinstance(target, Ref)
+    return replace(leaf, target=target, value=f(leaf.value), where=tuple(f(w) for w in leaf.where))
+
+
+def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
+    """Apply `f` to every expression: bounds, conditions, guards, targets and values."""
+
+    def go(s: Stmt) -> Body:
+        match s:
+            case Loop():
+                return (replace(s, lo=simplify(f(s.lo)), hi=simplify(f(s.hi))),)
+            case If():
+                return (replace(s, condition=f(s.condition)),)
+            case Assign() | Accumulate():
+                return (map_leaf(s, f),)
+            case Alloc():
+                return (s,)
+
+    return map_statements(body, go)
+
+
+def map_references(e: Scalar, f: Callable[[Ref], Scalar]) -> Scalar:
+    """Rewrite every array reference (inner ones first)."""
+    return rewrite(e, lambda x: f(x) if isinstance(x, Ref) else x)
+
+
+def rename_variables(body: Body, names: dict[str, str]) -> Body:
+    """Rename loop variables, at their loops and everywhere they are used."""
+    body = map_expressions(body, lambda e: substitute(e, {k: Var(v) for k, v in names.items()}))
+    return map_statements(body, lambda s: (replace(s, var=names.get(s.var, s.var)),) if isinstance(s, Loop) else (s,))
+
+
+def written(body: Body) -> frozenset[str]:
+    """Arrays that some leaf writes."""
+    return frozenset(leaf.target.array for leaf, _, _ in leaves(body))
+
+
+def read(body: Body) -> frozenset[str]:
+    """Arrays that some leaf reads; an accumulation reads its target."""
+    out: set[str] = set()
+    for leaf, _, conditions in leaves(body):
+        for e in (leaf.value, *leaf.where, *conditions):
+            out |= {r.array for r in references(e)}
+        if isinstance(leaf, Accumulate):
+            out.add(leaf.target.array)
+    return frozenset(out)
+
+
+def definitions(body: Body) -> frozenset[str]:
+    """Names of the definitions that have a leaf here."""
+    return frozenset(leaf.name for leaf, _, _ in leaves(body))
+
+
+# ------------------------------------------------------------------ show, hash, verify
+
+_SIGN = {"sum": "+=", "max": "max=", "min": "min=", "product": "*="}
+
+
+def show(k: Kernel) -> str:
+    """The loop nest as text, one statement a line; deterministic, so goldens and hashes are made of it."""
+    lines = [f"kernel {k.name}({', '.join(k.sizes)})"]
+    for a in k.arrays:
+        edge = "" if a.outside is None else f" outside {a.outside}"
+        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}")
+    _show_body(k.body, 1, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _show_body(body: Body, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    for s in body:
+        match s:
+            case Loop():
+                extra = "".join([f" {s.schedule}" if s.kind == "parallel" else "", f" mark {s.mark}" if s.mark else ""])
+                lines.append(f"{pad}{s.kind} {text(s.lo)} <= {s.var} < {text(s.hi)}{extra}")
+                _show_body(s.body, depth + 1, lines)
+            case If():
+                lines.append(f"{pad}if {text(s.condition)}")
+                _show_body(s.body, depth + 1, lines)
+            case Alloc():
+                lines.append(f"{pad}alloc {s.array}")
+            case Assign() | Accumulate():
+                sign = "=" if isinstance(s, Assign) else _SIGN[s.monoid]
+                where = f"  where {' and '.join(map(text, s.where))}" if s.where else ""
+                lines.append(f"{pad}{text(s.target)} {sign} {text(s.value)}{where}    # {s.name}")
+            case _:
+                assert_never(s)
+
+
+def onf_hash(k: Kernel) -> str:
+    """16 hex digits that name this loop nest: the same for every language that is written from it."""
+    return hashlib.sha256(show(k).encode()).hexdigest()[:16]
+
+
+def verify(k: Kernel) -> None:
+    """Every array is declared once, every variable bound, every local array allocated before use, ranks agree.
+
+    Raises LiftError naming the offender: a lift that produces such a kernel is wrong.
+    """
+    names = [a.name for a in k.arrays]
+    if len(set(names)) != len(names):
+        raise LiftError(f"arrays declared twice: {sorted({n for n in names if names.count(n) > 1})}", where=k.name)
+    given = frozenset(a.name for a in k.arrays if a.space in ("input", "output", "workspace"))
+    _verify_body(k, k.body, frozenset(k.sizes), given)
+
+
+def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[str]) -> None:
+    for s in body:
+        match s:
+            case Loop():
+                _check_scope(k, (s.lo, s.hi), bound, live, f"bounds of {s.var}")
+                if s.var in bound:
+                    raise LiftError(f"loop variable {s.var} is already bound", where=k.name)
+                _verify_body(k, s.body, bound | {s.var}, live)
+            case If():
+                _check_scope(k, (s.condition,), bound, live, "condition")
+                _verify_body(k, s.body, bound, live)
+            case Alloc():
+                k.array(s.array)
+                live = live | {s.array}
+            case Assign() | Accumulate():
+                _check_scope(k, (s.target, s.value, *s.where), bound, live, f"leaf of {s.name}")
+            case _:
+                assert_never(s)
+
+
+def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], live: frozenset[str], what: str) -> None:
+    for e in parts:
+        if loose := variables(e) - bound:
+            raise LiftError(f"{what} uses {sorted(loose)}, which no loop binds", where=k.name)
+        for r in walk(e):
+            if not isinstance(r, Ref):
+                continue
+            if r.array not in live:
+                raise LiftError(f"{what} touches {r.array} before it is allocated", where=k.name)
+            if len(r.index) != len(k.array(r.array).shape):
+                raise LiftError(f"{what} indexes {r.array} with {len(r.index)} of {len(k.array(r.array).shape)} axes", where=k.name)

@@ -1,0 +1,1 @@
+"""The machine as an array, and the time that counts take on it."""

@@ -1,0 +1,1 @@
+"""Measurements become datasets, charts and an archive that people browse."""
