@@ -7,7 +7,7 @@ Sizes are taken to be non-negative, tile sizes positive.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from moapipe.algebra.scalar import Like, Num, Op, Ref, Scalar, Var, children, op, rebuild, scalar, text, variables
@@ -232,7 +232,7 @@ def evaluate(e: Scalar, at: Mapping[str, int]) -> int:
             raise AlgebraError(f"{text(e)} is no integer expression")
 
 
-INTEGER = {
+INTEGER: dict[str, Callable[..., int | bool]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
     "%": lambda a, b: a % b, "min": min, "max": max, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
     "==": lambda a, b: a == b, "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b), "not": lambda a: not a,
