@@ -1,0 +1,306 @@
+"""In: a kernel, sizes, input arrays. Out: its outputs, with every access and every distinct element counted as it runs.
+
+This is the meaning of the ONF. The loop nest is written as Python text and executed on flat row-major storage, one element
+at a time, in the dtype of the inputs. Everything that the kernel does not write before it reads is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moapipe.algebra.index import evaluate
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, references, text
+from moapipe.errors import LiftError
+from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Kernel, Leaf, Loop
+from moapipe.loops.tally import Access, Touch
+
+Order = Literal["ascending", "descending"]
+Event = tuple[str, int, int, bool]
+
+MEANING: dict[str, Callable[..., Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide, "neg": np.negative, "max": np.maximum, "min": np.minimum,
+    "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "reciprocal": np.reciprocal,
+    "sigmoid": lambda u: 1 / (1 + np.exp(-u)), "<": np.less, "<=": np.less_equal, "==": np.equal,
+    "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "//": np.floor_divide, "%": np.remainder,
+    "select": lambda c, a, b: a if c else b,
+}
+MONOID = {"sum": "+", "product": "*", "max": "max", "min": "min"}
+INFIX = ("+", "-", "*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one execution did. `calls` counts scalar functions of data by name, the functions of accumulations among them;
+    `undefined` counts loads of elements that nobody had written; `trace` (on request) lists (array, life, offset, is_store)."""
+
+    outputs: dict[str, NDArray[Any]]
+    accesses: dict[str, Access]
+    footprint: dict[str, Touch]
+    calls: dict[str, int]
+    undefined: dict[str, int]
+    trace: tuple[Event, ...] = ()
+
+
+def run(
+    kernel: Kernel, sizes: Mapping[str, int], inputs: Mapping[str, NDArray[Any]], *, threads: int = 1,
+    parallel: Order = "ascending", trace: bool = False,
+) -> Run:
+    """Execute `kernel`. `inputs` maps each input to an array of its declared shape (rank 0 for scalars), all of one float dtype.
+
+    `parallel` runs the iterations of parallel loops backwards: equal outputs are evidence that they are independent.
+    Raises LiftError when an input is missing or has another shape, or when an index leaves its array.
+    """
+    at = {"threads": threads, **{s: int(sizes[s]) for s in kernel.sizes}}
+    given = [np.asarray(inputs[a.name]).dtype for a in kernel.arrays if a.space == "input" and a.name in inputs]
+    dtype = np.result_type(*given) if given else np.dtype(np.float64)
+    events: list[Event] = []
+    cells = {a.name: _Cell(a, tuple(evaluate(s, at) for s in a.shape), dtype, kernel.name, events if trace else None) for a in kernel.arrays}
+    for a in kernel.arrays:
+        if a.space == "input":
+            cells[a.name].fill(_input(kernel, a, cells[a.name].shape, inputs))
+        elif a.space in ("output", "workspace"):
+            cells[a.name].alloc()
+    program = _Program(dtype, parallel)
+    counters = program.execute(kernel, at, cells)
+    for c in cells.values():
+        c.close()
+    return Run(
+        {n: np.array(c.data, dtype).reshape(c.shape) for n, c in cells.items() if c.space == "output"},
+        {n: Access(c.space, c.loads, c.stores) for n, c in cells.items()},
+        {n: Touch(c.space, prod(c.shape), c.lives, c.read, c.written) for n, c in cells.items()},
+        program.calls(counters),
+        {n: c.undefined for n, c in cells.items() if c.undefined},
+        tuple(events),
+    )
+
+
+def _input(k: Kernel, a: Array, shape: tuple[int, ...], inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    if a.name not in inputs:
+        raise LiftError(f"input {a.name} is missing", where=k.name)
+    value = np.asarray(inputs[a.name])
+    if value.shape != shape:
+        raise LiftError(f"input {a.name} has shape {value.shape}, expected {shape} = ({', '.join(map(text, a.shape))})", where=k.name)
+    return value
+
+
+@dataclass
+class _Cell:
+    """Storage of one array: flat elements of its present life, marks on those read and written, counters over all lives."""
+
+    array: Array
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    kernel: str
+    events: list[Event] | None
+    data: list[Any] = field(default_factory=list)
+    marks: tuple[bytearray, bytearray] = (bytearray(), bytearray())
+    loads: int = 0
+    stores: int = 0
+    read: int = 0
+    written: int = 0
+    lives: int = 0
+    undefined: int = 0
+
+    @property
+    def space(self) -> Any:
+        return self.array.space
+
+    def fill(self, value: NDArray[Any]) -> None:
+        self.close()
+        flat = value.astype(self.dtype).ravel()
+        self.data = flat.tolist() if self.dtype == np.float64 else list(flat)
+        self.marks = (bytearray(len(flat)), bytearray(len(flat)))
+        self.lives += 1
+
+    def alloc(self) -> None:
+        self.fill(np.full(self.shape, np.nan))
+
+    def close(self) -> None:
+        """Add the marks of the life that ends to the totals."""
+        self.read += sum(self.marks[0])
+        self.written += sum(self.marks[1])
+        self.marks = (bytearray(), bytearray())
+
+    def offset(self, index: tuple[int, ...]) -> int:
+        out = 0
+        for i, s in zip(index, self.shape, strict=True):
+            if not 0 <= i < s:
+                name = f"{self.array.name}[{', '.join(map(str, index))}]"
+                raise LiftError(f"{name} is outside {self.array.name}[{', '.join(map(str, self.shape))}]", where=self.kernel,
+                                hint="an index left its array: a guard is missing, or an extent is not padded")
+            out = out * s + i
+        if not self.marks[0] and not self.data:
+            raise LiftError(f"{self.array.name} is used before it is allocated", where=self.kernel)
+        return out
+
+    def load(self, *index: int) -> Any:
+        o = self.offset(index)
+        self.loads += 1
+        self.marks[0][o] = 1
+        if not self.marks[1][o] and self.space != "input":
+            self.undefined += 1
+        if self.events is not None:
+            self.events.append((self.array.name, self.lives, o, False))
+        return self.data[o]
+
+    def store(self, value: Any, *index: int) -> None:
+        o = self.offset(index)
+        self.stores += 1
+        self.marks[1][o] = 1
+        if self.events is not None:
+            self.events.append((self.array.name, self.lives, o, True))
+        self.data[o] = value
+
+
+class _Program:
+    """Writes the loop nest as Python text. n[k] counts how often the k-th straight piece of code ran."""
+
+    def __init__(self, dtype: np.dtype[Any], parallel: Order) -> None:
+        self.cast: Callable[[Any], Any] = float if dtype == np.float64 else dtype.type
+        self.parallel = parallel
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {f"f_{i}": f for i, f in enumerate(MEANING.values())}
+        self.function = {name: f"f_{i}" for i, name in enumerate(MEANING)}
+        self.pieces: list[list[str]] = []
+        self.constants = 0
+
+    def execute(self, kernel: Kernel, at: Mapping[str, int], cells: Mapping[str, _Cell]) -> list[int]:
+        parameters = [f"v_{s}" for s in at]
+        self.lines.append(f"def main(n, {', '.join(parameters)}):")
+        self.body(kernel.body, 1)
+        self.names |= {f"a_{n}_{part}": getattr(c, part) for n, c in cells.items() for part in ("load", "store", "alloc")}
+        self.names["T"] = self.cast
+        space = dict(self.names)
+        exec(compile("\n".join(self.lines), f"<onf {kernel.name}>", "exec"), space)
+        counters = [0] * len(self.pieces)
+        with np.errstate(all="ignore"):
+            space["main"](counters, *at.values())
+        return counters
+
+    def calls(self, counters: Iterable[int]) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for times, piece in zip(counters, self.pieces, strict=True):
+            for name in piece if times else ():
+                out[name] = out.get(name, 0) + times
+        return out
+
+    def write(self, depth: int, line: str) -> None:
+        self.lines.append(" " * depth + line)
+
+    def body(self, body: Body, depth: int) -> None:
+        self.write(depth, "pass")
+        for s in body:
+            match s:
+                case Loop():
+                    self.loop(s, depth)
+                case If():
+                    self.write(depth, f"if {self.condition(s.condition)}:")
+                    self.body(s.body, depth + 1)
+                case Alloc():
+                    self.write(depth, f"a_{s.array}_alloc()")
+                case Assign() | Accumulate():
+                    self.leaf(s, depth)
+                case _:
+                    assert_never(s)
+
+    def loop(self, s: Loop, depth: int) -> None:
+        """A loop is a function of its own: Python nests at most 20 loops in one."""
+        span = f"range({self.integer(s.lo)}, {self.integer(s.hi)})"
+        if s.kind == "parallel" and self.parallel == "descending":
+            span = f"reversed({span})"
+        self.write(depth, f"def loop_{s.var}():")
+        self.write(depth + 1, f"for v_{s.var} in {span}:")
+        self.body(s.body, depth + 2)
+        self.write(depth, f"loop_{s.var}()")
+
+    def leaf(self, s: Leaf, depth: int) -> None:
+        if s.where:
+            self.write(depth, f"if {' and '.join(map(self.integer, s.where))}:")
+            depth += 1
+        piece: list[str] = []
+        value = self.value(s.value, piece)
+        index = "".join(f", {self.integer(i)}" for i in s.target.index)
+        if isinstance(s, Accumulate):
+            piece.append(MONOID[s.monoid])
+            value = self.call(MONOID[s.monoid], [f"a_{s.target.array}_load({index[2:]})", value])
+        self.write(depth, f"n[{self.piece(piece)}] += 1")
+        self.write(depth, f"a_{s.target.array}_store(T({value}){index})")
+
+    def piece(self, names: list[str]) -> int:
+        self.pieces.append(names)
+        return len(self.pieces) - 1
+
+    def condition(self, e: Scalar) -> str:
+        """An If's condition: over indices, or (never written by a lift of ours) over data."""
+        if not references(e):
+            return self.integer(e)
+        piece: list[str] = []
+        value = self.value(e, piece)
+        return f"({self.tick(piece)} and {value})"
+
+    def tick(self, piece: list[str]) -> str:
+        """An expression that counts one run of a piece and is true."""
+        self.names["tick"] = _tick
+        return f"tick(n, {self.piece(piece)})"
+
+    def call(self, name: str, args: list[str]) -> str:
+        if name in INFIX:
+            return f"({args[0]} {name} {args[1]})"
+        return f"{self.function[name]}({', '.join(args)})"
+
+    def constant(self, v: int | float) -> str:
+        self.constants += 1
+        self.names[f"c_{self.constants}"] = self.cast(v)
+        return f"c_{self.constants}"
+
+    def value(self, e: Scalar, piece: list[str]) -> str:
+        """A value in the dtype; `piece` collects the functions of data that it calls whenever it is evaluated."""
+        match e:
+            case Num(v):
+                return self.constant(v)
+            case Var(name):
+                return f"T(v_{name})"
+            case Ref(array, index):
+                return f"a_{array}_load({', '.join(map(self.integer, index))})"
+            case Op("select", (c, a, b)) if not references(c):
+                return f"({self.arm(a)} if {self.integer(c)} else {self.arm(b)})"
+            case Op(name, args):
+                if references(e):
+                    piece.append(name)
+                return self.call(name, [self.value(a, piece) for a in args])
+            case Fold():
+                raise LiftError(f"a fold is left in a loop nest: {text(e)}", hint="lower() hoists folds into definitions")
+            case _:
+                assert_never(e)
+
+    def arm(self, e: Scalar) -> str:
+        """One side of a choice over indices: evaluated and counted only where it is taken."""
+        piece: list[str] = []
+        value = self.value(e, piece)
+        return f"({self.tick(piece)} and {value})" if piece else value
+
+    def integer(self, e: Scalar) -> str:
+        match e:
+            case Num(v):
+                return repr(int(v))
+            case Var(name):
+                return f"v_{name}"
+            case Op("not", (a,)):
+                return f"(not {self.integer(a)})"
+            case Op("min" | "max" as name, args):
+                return f"{name}({', '.join(map(self.integer, args))})"
+            case Op(name, (a, b)):
+                return f"({self.integer(a)} {name} {self.integer(b)})"
+            case _:
+                raise LiftError(f"{text(e)} is no integer expression", hint="indices, bounds and guards are made of loop variables and sizes")
+
+
+def _tick(n: list[int], k: int) -> bool:
+    n[k] += 1
+    return True
