@@ -1,0 +1,100 @@
+"""In: the name of an instruction set and a dtype. Out: its row (registers, vector width, flags) and the tile sizes that follow.
+
+Everything that depends on the machine's vector unit is decided here: lifts, emitters, compiler flags and the assembler gate
+read these rows, and variants (`kernels/*.yaml`) name the numbers of `tile_parameters`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from moapipe.errors import TargetError
+
+DTYPES: dict[str, int] = {"f32": 4, "f64": 8}
+"""dtype → bytes of one element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """One instruction set as a vector machine.
+
+    vector_bytes  width of one vector register        registers  architectural vector registers
+    fma           multiply-add is one instruction     latency    cycles from operand to result of a multiply-add
+    throughput    multiply-adds started in a cycle    march      `-march=` value; empty = the compiler's baseline
+    wide          flags that make the compiler use the whole width in plain loops
+    """
+
+    name: str
+    vector_bytes: int
+    registers: int
+    fma: bool
+    latency: int
+    throughput: int
+    march: str = ""
+    wide: tuple[str, ...] = ()
+
+    def lanes(self, dtype: str) -> int:
+        """V, the elements of one vector."""
+        return self.vector_bytes // element_bytes(dtype)
+
+
+ISAS: dict[str, Isa] = {
+    "avx512": Isa("avx512", 64, 32, True, 4, 2, "x86-64-v4", ("-mprefer-vector-width=512",)),
+    "avx2": Isa("avx2", 32, 16, True, 4, 2, "x86-64-v3"),
+    "neon": Isa("neon", 16, 32, True, 4, 4, "armv8-a"),
+    "plain": Isa("plain", 16, 16, False, 4, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Capacities in bytes for one core: L1 and L2 data, and the core's share of the last level."""
+
+    l1: int = 48 * 1024
+    l2: int = 1024 * 1024
+    l3: int = 4 * 1024 * 1024
+
+
+CACHES = Caches()
+ROWS, COLUMNS, DEPTH = 24, 256, 64      # least query rows of a tile; most key columns; KC is a multiple of DEPTH
+
+
+def isa_named(name: str) -> Isa:
+    """The row; TargetError when there is none."""
+    if name not in ISAS:
+        raise TargetError(f"no instruction set {name!r}", hint=f"choose one of {', '.join(ISAS)}")
+    return ISAS[name]
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element; TargetError for an unknown dtype."""
+    if dtype not in DTYPES:
+        raise TargetError(f"no dtype {dtype!r}", hint=f"choose one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, int]:
+    """The one rule from vector width, registers and caches to tile sizes, in elements.
+
+    V       lanes of a vector            NV  vectors side by side in a register tile      W = NV·V  its columns
+    MR      its rows: the largest multiple of 6 (so that row blocks divide evenly) whose MR·NV accumulators leave NV registers
+            for a row of B and one for an element of A (two without FMA: the product needs a place); never fewer
+            than latency·throughput accumulators, which hide the multiply-add's latency (Low et al., TOMS 43(2), 2016, eq. 2)
+    Br, Bc  query rows and key columns of an attention tile: Br the least multiple of MR not below 24; Bc the largest multiple
+            of W and Br, at most 256, whose Br×Bc scores fill at most half of L1
+    KC      depth of a matmul panel: a KC×W panel of B and an MR×KC panel of A fill L1 together
+    MC      rows of a packed block of A: multiple of Br, an eighth of L2
+    NC      columns of a packed block of B: multiple of W, KC×NC elements in the core's share of L3
+    """
+    row, size = isa_named(isa), element_bytes(dtype)
+    v = row.lanes(dtype)
+    nv = 2
+    w = nv * v
+    mr = (row.registers - nv - (1 if row.fma else 2)) // nv // 6 * 6
+    br = -(-ROWS // mr) * mr
+    bc = max(lcm(w, br), min(COLUMNS, caches.l1 // 2 // (br * size)) // lcm(w, br) * lcm(w, br))
+    kc = max(DEPTH, caches.l1 // ((mr + w) * size) // DEPTH * DEPTH)
+    mc = max(br, caches.l2 // 8 // (kc * size) // br * br)
+    nc = max(w, caches.l3 // (kc * size) // w * w)
+    return {"V": v, "NV": nv, "W": w, "MR": mr, "Br": br, "Bc": bc, "KC": kc, "MC": mc, "NC": nc}
