@@ -1,0 +1,50 @@
+# The menu. `make` prints it; everything else sets up what it needs first (setup.sh) and then calls one program.
+SHELL      := bash
+VENV       := .venv
+READY      := $(VENV)/.ready
+EXPERIMENT ?= config/smoke.yaml
+CORES      ?= all
+SNAKEMAKE  := $(VENV)/bin/snakemake --cores $(CORES)
+PYTEST     := $(VENV)/bin/python -m pytest
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DEFAULT_GOAL := menu
+.PHONY: menu setup run test check bars validate-all golden doctor clean
+
+menu: ## print this menu
+	@echo "moapipe: kernels derived from Mathematics-of-Arrays definitions, predicted, measured and explained"; echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+
+$(READY): constraints.txt pyproject.toml setup.sh
+	@./setup.sh
+
+setup: $(READY) ## set up what is missing: system programs, .venv from constraints.txt
+
+run: $(READY) ## run an experiment to its archive and print its table (EXPERIMENT=config/smoke.yaml CORES=all)
+	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) -- archive
+	@moapipe table $(EXPERIMENT)
+
+test: $(READY) ## run the tests, except those marked slow
+	@$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu"
+
+check: $(READY) ## lint, types, import contracts, sizes
+	@ruff check .
+	@mypy
+	@lint-imports
+	@$(PYTEST) tests/test_architecture.py
+
+bars: $(READY) ## speed comparisons against their floors, ratios within one run; wants a quiet machine
+	@$(SNAKEMAKE) --config experiment=config/bars.yaml -- archive
+	@moapipe bars config/bars.yaml
+
+validate-all: $(READY) ## the whole validation matrix and every test marked slow (long)
+	@$(PYTEST) -m "slow and not gpu"
+
+golden: $(READY) ## rewrite the golden texts after an intended change; review the difference like code
+	@$(PYTEST) -m "not gpu" --snapshot-update tests/targets
+
+doctor: $(READY) ## what this machine has, and what is wrong with it
+	@moapipe doctor
+
+clean: ## remove derived texts, builds and logs; measurements and archives stay
+	rm -rf results/derive results/build results/validate results/logs
