@@ -1,0 +1,139 @@
+"""In: a kernel. Out: its sites: every straight piece of a leaf, with the loops and conditions around it and what it touches.
+
+A leaf is one site; each arm of a choice over indices is one more, under that choice. A choice over data is a blend: both of its
+arms belong to the site that evaluates it. This is the one place that says what a leaf loads, stores and calls.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal, assert_never
+
+from moapipe.algebra.function import MONOIDS
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, text
+from moapipe.errors import LiftError
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
+
+Place = Literal["tile", "vector", "scalar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One Alloc of one array: a new life begins whenever it runs."""
+
+    array: str
+    number: int
+    loops: tuple[Loop, ...]
+    conditions: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A piece of a leaf that is evaluated as a whole or not at all.
+
+    `calls` are the functions of data by name; `work` is the same with a product and the sum that takes it counted as one
+    `fma`. `lives` maps the local arrays in scope to the Alloc that they come from. `name` is the leaf's definition.
+    """
+
+    loops: tuple[Loop, ...]
+    conditions: tuple[Scalar, ...]
+    loads: tuple[Ref, ...]
+    stores: tuple[Ref, ...]
+    calls: Mapping[str, int]
+    work: Mapping[str, int]
+    place: Place
+    lives: Mapping[str, Life]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What surrounds a statement."""
+
+    loops: tuple[Loop, ...] = ()
+    conditions: tuple[Scalar, ...] = ()
+    lives: Mapping[str, Life] = field(default_factory=dict)
+
+
+def _visit(body: Body, at: _Scope, numbers: Iterator[int]) -> Iterator[tuple[Leaf | Life, _Scope]]:
+    """Every leaf and every Alloc, in the order of the text."""
+    for s in body:
+        match s:
+            case Loop():
+                yield from _visit(s.body, replace(at, loops=(*at.loops, s)), numbers)
+            case If():
+                if references(s.condition):
+                    raise LiftError(f"if {text(s.condition)} depends on data, so nobody can count what it guards")
+                yield from _visit(s.body, replace(at, conditions=(*at.conditions, s.condition)), numbers)
+            case Alloc():
+                life = Life(s.array, next(numbers), at.loops, at.conditions)
+                at = replace(at, lives={**at.lives, s.array: life})
+                yield life, at
+            case Assign() | Accumulate():
+                yield s, at
+            case _:
+                assert_never(s)
+
+
+def lives(kernel: Kernel) -> tuple[Life, ...]:
+    """Every Alloc, numbered in the order of the text."""
+    return tuple(x for x, _ in _visit(kernel.body, _Scope(), count()) if isinstance(x, Life))
+
+
+def sites(kernel: Kernel) -> tuple[Site, ...]:
+    """Every site, in the order of the text. Raises LiftError for a condition over data on a whole tile."""
+    spaces = {a.name: a.space for a in kernel.arrays}
+    return tuple(p for x, at in _visit(kernel.body, _Scope(), count()) if not isinstance(x, Life) for p in _leaf(x, at, spaces))
+
+
+def _leaf(s: Leaf, at: _Scope, spaces: Mapping[str, str]) -> Iterator[Site]:
+    place = _place(s, at.loops, spaces)
+    value = op(MONOIDS[s.monoid].function, s.target, s.value) if isinstance(s, Accumulate) else s.value
+    for k, (path, loads, calls, work) in enumerate(_arms(value, ())):
+        stores = (s.target,) if k == 0 else ()
+        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work, place, at.lives, s.name)
+
+
+def _place(s: Leaf, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> Place:
+    if spaces[s.target.array] == "register" and any(x.mark for x in loops):
+        return "tile"
+    return "vector" if any(x.kind == "lane" for x in loops) else "scalar"
+
+
+Arm = tuple[tuple[Scalar, ...], list[Ref], Counter[str], Counter[str]]
+
+
+def _arms(e: Scalar, path: tuple[Scalar, ...]) -> list[Arm]:
+    """The arm under `path` first, then those that choices over indices open inside it."""
+    loads: list[Ref] = []
+    calls: Counter[str] = Counter()
+    work: Counter[str] = Counter()
+    inner: list[Arm] = []
+
+    def visit(x: Scalar) -> None:
+        match x:
+            case Num() | Var():
+                pass
+            case Ref():
+                loads.append(x)
+            case Op("select", (c, a, b)) if not references(c):
+                inner.extend(_arms(a, (*path, c)))
+                inner.extend(_arms(b, (*path, op("not", c))))
+            case Op(name, args):
+                if references(x):
+                    calls[name] += 1
+                    work[name] += 1
+                    if name in ("+", "-") and any(isinstance(a, Op) and a.name == "*" and references(a) for a in args):
+                        work.update({name: -1, "*": -1, "fma": 1})
+                for a in args:
+                    visit(a)
+            case Fold():
+                raise LiftError(f"a fold is left in a loop nest: {text(x)}", hint="lower() hoists folds into definitions")
+            case _:
+                assert_never(x)
+
+    visit(e)
+    return [(path, loads, +calls, +work), *inner]
