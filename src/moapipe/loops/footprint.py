@@ -16,7 +16,7 @@ from moapipe.algebra.scalar import Ref, Scalar
 from moapipe.loops.domain import Cases, Domain
 from moapipe.loops.lattice import EMPTY, Linear, System, combine, conjunction, project, replace_variable, system
 from moapipe.loops.onf import Kernel, Loop
-from moapipe.loops.points import count
+from moapipe.loops.points import Bounds, count, tighten
 from moapipe.loops.site import Life, Site, lives
 from moapipe.loops.tally import Touch
 
@@ -81,8 +81,11 @@ class Census:
 
 def image(s: System, entries: list[Linear]) -> Image:
     """{(e₀, e₁, …)} over the points of `s`, as a system over $0, $1, …"""
+    s, bounds = tighten(s)
+    if s.empty:
+        return Image(EMPTY, frozenset())
     todo = sorted(range(len(entries)), key=lambda k: (len(entries[k]), k))
-    inequalities: list[Linear] = []
+    inequalities = [c for k, e in enumerate(entries) for c in _within(f"${k}", e, bounds)]
     for k in todo:
         e, name = entries[k], f"${k}"
         x = next((v for v in reversed(list(e)) if abs(e[v]) == 1 and v and v[0] != "$"), None)
@@ -96,6 +99,12 @@ def image(s: System, entries: list[Linear]) -> Image:
     s = conjunction(s, system(inequalities))
     s, _, exists = project(s, [v for v in s.variables() if v[0] != "$"])
     return Image(s, exists)
+
+
+def _within(name: str, e: Linear, bounds: Bounds) -> tuple[Linear, Linear]:
+    """The range that interval arithmetic gives an entry: implied, but projection may lose it."""
+    low, high = (sum(k * (bounds[v][(k > 0) == top] if v else 1) for v, k in e.items()) for top in (False, True))
+    return {name: 1, "": -low}, {name: -1, "": high}
 
 
 def _replaced(c: Linear, x: str, by: Linear) -> Linear:

@@ -14,6 +14,7 @@ from typing import Any, Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from moapipe.algebra.function import FUNCS, MONOIDS
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, references, text
 from moapipe.errors import LiftError
@@ -23,15 +24,8 @@ from moapipe.loops.tally import Access, Touch
 Order = Literal["ascending", "descending"]
 Event = tuple[str, int, int, bool]
 
-MEANING: dict[str, Callable[..., Any]] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide, "neg": np.negative, "max": np.maximum, "min": np.minimum,
-    "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "reciprocal": np.reciprocal,
-    "sigmoid": lambda u: 1 / (1 + np.exp(-u)), "<": np.less, "<=": np.less_equal, "==": np.equal,
-    "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "//": np.floor_divide, "%": np.remainder,
-    "select": lambda c, a, b: a if c else b,
-}
-MONOID = {"sum": "+", "product": "*", "max": "max", "min": "min"}
 INFIX = ("+", "-", "*")
+"""Written as Python operators: on floats they are the IEEE operations that FUNCS names, and faster."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +159,8 @@ class _Program:
         self.cast: Callable[[Any], Any] = float if dtype == np.float64 else dtype.type
         self.parallel = parallel
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {f"f_{i}": f for i, f in enumerate(MEANING.values())}
-        self.function = {name: f"f_{i}" for i, name in enumerate(MEANING)}
+        self.names: dict[str, Any] = {f"f_{i}": f.meaning for i, f in enumerate(FUNCS.values())}
+        self.function = {name: f"f_{i}" for i, name in enumerate(FUNCS)}
         self.pieces: list[list[str]] = []
         self.constants = 0
 
@@ -227,8 +221,9 @@ class _Program:
         value = self.value(s.value, piece)
         index = "".join(f", {self.integer(i)}" for i in s.target.index)
         if isinstance(s, Accumulate):
-            piece.append(MONOID[s.monoid])
-            value = self.call(MONOID[s.monoid], [f"a_{s.target.array}_load({index[2:]})", value])
+            function = MONOIDS[s.monoid].function
+            piece.append(function)
+            value = self.call(function, [f"a_{s.target.array}_load({index[2:]})", value])
         self.write(depth, f"n[{self.piece(piece)}] += 1")
         self.write(depth, f"a_{s.target.array}_store(T({value}){index})")
 

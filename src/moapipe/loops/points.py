@@ -31,7 +31,7 @@ def count(s: System, exists: Iterable[str] = (), order: tuple[str, ...] = ()) ->
 
     Raises LiftError when a variable is unbounded, or when the points of one group of variables would not fit 62 bits.
     """
-    s, bounds = _tighten(_merge(s, frozenset(exists)))
+    s, bounds = tighten(_merge(s, frozenset(exists)))
     out = 0 if s.empty else 1
     for group in _groups(s):
         out *= _count_group(group, {v: bounds[v] for v in group.variables()}, frozenset(exists), order) if out else 0
@@ -43,7 +43,7 @@ def profile(s: System, keep: tuple[str, ...]) -> Values:
 
     Raises LiftError where that would need a table of more than LARGEST entries.
     """
-    s, bounds = _tighten(s)
+    s, bounds = tighten(s)
     if s.empty:
         return np.zeros([0] * len(keep), np.int64)
     out, scale = np.ones([1] * len(keep), np.int64), 1
@@ -92,7 +92,7 @@ def _merged(s: System, o: str, i: str, f: int) -> System:
     return system(out)
 
 
-def _tighten(s: System) -> tuple[System, Bounds]:
+def tighten(s: System) -> tuple[System, Bounds]:
     """Numeric bounds for every variable, made explicit; constraints that they imply are dropped."""
     if s.empty:
         return EMPTY, {}
