@@ -1,0 +1,296 @@
+"""In: config/<experiment>.yaml and config/machines/<machine>.yaml. Out: the frozen lists of builds, groups, cases and refusals.
+
+Build axes (BUILD_AXES) need a text or a binary of their own and are path segments; sizes and threads are run axes, loops
+inside one job. The Snakefile imports this module, so nothing heavy is imported here and no kernel file is run.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from moapipe.errors import ConfigError
+from moapipe.lab.document import Strict, choose, load
+from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, scan, sizes_at, variant_digest
+from moapipe.targets.isa import ISAS
+
+BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
+GROUP_AXES = ("kernel", "form", "dtype")
+Size = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, order=True)
+class Build:
+    """One text and one binary."""
+
+    kernel: str
+    form: str
+    variant: str
+    target: str
+    isa: str
+    dtype: str
+
+    def path(self) -> str:
+        """`kernel/form/variant/target/isa/dtype`: the place of its files below every stage's folder."""
+        return "/".join(astuple(self))
+
+    @classmethod
+    def of(cls, path: str) -> Build:
+        """The build at a path. ConfigError when it has not six segments."""
+        parts = path.strip("/").split("/")
+        if len(parts) != len(BUILD_AXES):
+            raise ConfigError(f"{path!r} names no build", hint=f"a build is {'/'.join(BUILD_AXES)}")
+        return cls(*parts)
+
+
+@dataclass(frozen=True, order=True)
+class Group:
+    """What one bench job measures in turn: all variants and languages of one kernel, form and dtype, and PyTorch."""
+
+    kernel: str
+    form: str
+    dtype: str
+
+    def path(self) -> str:
+        return "/".join(astuple(self))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One set of run axes: `at` holds the size parameters in the kernel's order, `sizes` the kernel's sizes."""
+
+    at: Mapping[str, int]
+    sizes: Mapping[str, int]
+    threads: int
+
+    @property
+    def label(self) -> str:
+        """The run axes as text, `B=8 d=64 n=1024`, sorted."""
+        return " ".join(f"{k}={v}" for k, v in sorted(self.at.items()))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One build at one point; `reason` is empty, or says why the case is refused (it is then recorded, never run)."""
+
+    build: Build
+    point: Point
+    reason: str = ""
+
+
+# ------------------------------------------------------------------ the files
+
+
+class Work(Strict):
+    """What an experiment asks of one kernel. Empty lists mean all: every form, variant, target (that a variant has), dtype.
+
+    `at` is a list of grids: each maps size parameters to one value or a list, and stands for all combinations.
+    `limits` keeps slow or large variants from large sizes: {variant: {parameter: largest value}}; what lies beyond is refused
+    with that reason, in the record.
+    """
+
+    forms: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    targets: tuple[Literal["c", "fortran", "cuda"], ...] = ("c", "fortran")
+    dtypes: tuple[Literal["f32", "f64"], ...] = ("f32", "f64")
+    at: tuple[dict[str, Size | tuple[Size, ...]], ...] = Field(min_length=1)
+    limits: dict[str, dict[str, int]] = Field(default={})
+
+
+class ExperimentFile(Strict):
+    """config/<name>.yaml. Times in seconds.
+
+    threads    run axis       isa       `auto` (what the machine has) or a row of ISAS       machine   config/machines/<name>.yaml
+    launches   least number of processes a case is measured in          samples   least number of samples in each
+    time_box_s most time for one case in all launches; sampling also ends when the median's 95 % interval is under `interval`
+    baseline   whether PyTorch is measured beside the builds
+    """
+
+    about: str = ""
+    machine: str = "local"
+    isa: str = "auto"
+    threads: tuple[PositiveInt, ...] = (1,)
+    launches: Annotated[int, Field(ge=3)] = 3
+    samples: Annotated[int, Field(ge=20)] = 20
+    time_box_s: PositiveFloat = 20.0
+    interval: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    baseline: bool = True
+    seed: int = 0
+    kernels: dict[str, Work] = Field(min_length=1)
+
+
+class Compiler(Strict):
+    """One compiler: `command` is looked up in PATH; `flags` come after the target's own; `modules` and `package` are what the
+    message names when it is missing."""
+
+    command: str
+    flags: tuple[str, ...] = ()
+    package: str = ""
+
+
+class MachineFile(Strict):
+    """config/machines/<name>.yaml: what cannot be probed. `isa` overrides what /proc/cpuinfo says; `modules` are environment
+    modules that hold the compilers; `cores` caps the threads that experiments may ask for (0: no cap)."""
+
+    about: str = ""
+    isa: str = "auto"
+    modules: tuple[str, ...] = ()
+    compilers: dict[Literal["c", "fortran", "cuda"], Compiler]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment with its names resolved; `kernels` are scanned, not run."""
+
+    name: str
+    file: ExperimentFile
+    machine: MachineFile
+    isa: str
+    kernels: Mapping[str, KernelFile]
+    root: Path
+
+    @property
+    def where(self) -> str:
+        return f"config/{self.name}.yaml"
+
+
+# ------------------------------------------------------------------ reading
+
+
+def read(name: str, root: Path) -> Experiment:
+    """The experiment `config/<name>.yaml` (a path to a YAML file below `root` is its name too). ConfigError teaches."""
+    name = Path(name).stem
+    where = f"config/{name}.yaml"
+    file = load(ExperimentFile, root / "config" / f"{name}.yaml", where)
+    machine = machine_file(file.machine, root)
+    kernels = {k: scan(k, root) for k in file.kernels}
+    for k, work in file.kernels.items():
+        _check_work(kernels[k], work, f"{where}: kernels.{k}")
+    return Experiment(name, file, machine, resolve_isa(file.isa, machine, where), kernels, root)
+
+
+def machine_file(name: str, root: Path) -> MachineFile:
+    """config/machines/<name>.yaml."""
+    return load(MachineFile, root / "config" / "machines" / f"{name}.yaml", f"config/machines/{name}.yaml")
+
+
+def resolve_isa(name: str, machine: MachineFile, where: str = "isa") -> str:
+    """`auto` as the machine file's instruction set, or as this processor's; any other name checked against ISAS."""
+    if name == "auto":
+        name = machine.isa if machine.isa != "auto" else native_isa()
+    return choose(name, list(ISAS), "instruction set", where)
+
+
+def native_isa(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The widest row of ISAS that this processor runs."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return "neon"
+    try:
+        found = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return "plain"
+    flags = set(found.group(1).split()) if found else set()
+    if {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"} <= flags:
+        return "avx512"
+    return "avx2" if {"avx2", "fma"} <= flags else "plain"
+
+
+def _check_work(kernel: KernelFile, work: Work, where: str) -> None:
+    for form in work.forms:
+        choose(form, list(kernel.forms), f"form of {kernel.name}", where)
+    for variant in (*work.variants, *work.limits):
+        choose(variant, list(kernel.variants), f"variant of {kernel.name}", where)
+    for grid in work.at:
+        for key in grid:
+            choose(key, (*kernel.parameters, *kernel.sizes), f"size parameter of {kernel.name}", where)
+        if missing := [p for p, sizes in kernel.parameters.items() if p not in grid and not set(sizes) <= set(grid)]:
+            raise ConfigError(f"at: {', '.join(missing)} not set", where=where, hint=f"{kernel.name} needs {', '.join(kernel.parameters)}")
+    for limits in work.limits.values():
+        for key in limits:
+            choose(key, (*kernel.parameters, *kernel.sizes), f"size parameter of {kernel.name}", where)
+
+
+# ------------------------------------------------------------------ what follows
+
+
+def groups(e: Experiment) -> tuple[Group, ...]:
+    """Every bench group in the order of the file."""
+    return tuple(
+        Group(k, form, dtype)
+        for k, work in e.file.kernels.items()
+        for form, dtype in product(work.forms or e.kernels[k].forms, work.dtypes)
+    )
+
+
+def asked(e: Experiment, g: Group) -> Iterator[tuple[Build, str]]:
+    """Every build that the experiment asks of a group, with the reason why it is refused (empty: it is built)."""
+    kernel, work = e.kernels[g.kernel], e.file.kernels[g.kernel]
+    for variant, target in product(work.variants or kernel.variants, work.targets):
+        build = Build(g.kernel, g.form, variant, target, e.isa, g.dtype)
+        named = variant in work.variants
+        if target in kernel.variant(variant).targets:
+            yield build, _unmeasured(target)
+        elif named:
+            yield build, f"{variant} of {g.kernel} is not written for {target}"
+
+
+def _unmeasured(target: str) -> str:
+    return "" if target in ("c", "fortran") else f"{target} builds are compiled, not measured, without a device"
+
+
+def builds(e: Experiment, group: Group | None = None) -> tuple[Build, ...]:
+    """Builds to derive, compile, validate and measure, of one group or of all."""
+    return tuple(b for g in ([group] if group else groups(e)) for b, reason in asked(e, g) if not reason)
+
+
+def points(e: Experiment, kernel: str) -> tuple[Point, ...]:
+    """Every set of run axes of a kernel: grids in the order of the file, threads innermost, repeats dropped."""
+    file = e.kernels[kernel]
+    out: dict[tuple[object, ...], Point] = {}
+    for grid in e.file.kernels[kernel].at:
+        lists = [v if isinstance(v, tuple) else (v,) for v in grid.values()]
+        for values, threads in product(product(*lists), e.file.threads):
+            at = dict(sorted(zip(grid, values, strict=True)))
+            out.setdefault((*at.items(), threads), Point(at, sizes_at(file, at), threads))
+    return tuple(out.values())
+
+
+def cases(e: Experiment, group: Group) -> tuple[Case, ...]:
+    """Every build of a group at every point, refused ones with their reason."""
+    limits = e.file.kernels[group.kernel].limits
+    return tuple(
+        Case(build, point, reason or _beyond(limits.get(build.variant, {}), build, point, e))
+        for point in points(e, group.kernel)
+        for build, reason in asked(e, group)
+    )
+
+
+def _beyond(limits: Mapping[str, int], build: Build, point: Point, e: Experiment) -> str:
+    for key, largest in limits.items():
+        value = {**point.sizes, **point.at}.get(key, 0)
+        if value > largest:
+            return f"{e.name} limits {build.variant} to {key} <= {largest}"
+    return ""
+
+
+def digest(e: Experiment, build: Build) -> str:
+    """What reruns of a build's derivation follow: the meaning of its kernel file and of its variant's block."""
+    return variant_digest(e.kernels[build.kernel], build.variant)
+
+
+def all_builds(root: Path, isa: str, kernels: tuple[str, ...], targets: tuple[str, ...] = TARGETS, dtypes: tuple[str, ...] = DTYPES) -> tuple[Build, ...]:
+    """Every (kernel, form, variant, target, dtype) that exists, for one instruction set."""
+    out: list[Build] = []
+    for name in kernels:
+        kernel = scan(name, root)
+        for form, (variant, block), target, dtype in product(kernel.forms, kernel.variants.items(), targets, dtypes):
+            if target in block.targets:
+                out.append(Build(name, form, variant, target, isa, dtype))
+    return tuple(out)

@@ -1,0 +1,195 @@
+"""In: kernels/<name>.py and kernels/<name>.yaml. Out: the kernel file as a record, its digests, and its loaded module.
+
+What an experiment needs (sizes, parameters, forms, variants) is read without running any Python: SIZES, PARAMETERS and FORMS
+are literals. `load` runs the file and adds the module, for the stages that need definitions, inputs or the reference.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from pydantic import Field, RootModel
+
+from moapipe.errors import ConfigError
+from moapipe.lab.document import Strict, choose, read_yaml
+from moapipe.lab.document import load as load_yaml
+
+TARGETS = ("c", "fortran", "cuda")
+DTYPES = ("f32", "f64")
+LITERALS = ("SIZES", "PARAMETERS", "FORMS")
+FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "useful_flops", "lower_bound")
+
+
+class Variant(Strict):
+    """One block of kernels/x.yaml. `params` are tile sizes of the variant, expressions in the tile parameters; `tiny` are the
+    values of the same names that validation uses for its deliberately small tiles."""
+
+    about: str
+    targets: tuple[Literal["c", "fortran", "cuda"], ...]
+    inline: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
+    params: dict[str, int | str] = Field(default={})
+    tiny: dict[str, int | str] = Field(default={})
+    lifts: tuple[dict[str, Any], ...] = ()
+
+
+class Variants(RootModel[dict[str, Variant]]):
+    """kernels/x.yaml: variant name -> Variant."""
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """A kernel: its names, its sizes in ABI order, what experiments set (`parameters`: parameter -> the sizes that it sets),
+    its forms (name -> options) and its variants. `module` is None until `load`."""
+
+    name: str
+    path: Path
+    sizes: tuple[str, ...]
+    parameters: Mapping[str, tuple[str, ...]]
+    forms: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Variant]
+    digest: str
+    module: ModuleType | None = field(default=None, compare=False)
+
+    @property
+    def where(self) -> str:
+        return f"kernels/{self.name}.py"
+
+    def form(self, name: str) -> Mapping[str, Any]:
+        return self.forms[choose(name, list(self.forms), f"form of {self.name}", self.where)]
+
+    def variant(self, name: str) -> Variant:
+        return self.variants[choose(name, list(self.variants), f"variant of {self.name}", f"kernels/{self.name}.yaml")]
+
+    def call(self, function: str, *args: Any) -> Any:
+        """Run a function of the kernel file."""
+        if self.module is None:
+            raise ConfigError(f"{self.where} was scanned, not loaded", where=self.name)
+        return getattr(self.module, function)(*args)
+
+
+def names(root: Path) -> tuple[str, ...]:
+    """Every kernel of kernels/, in text order."""
+    return tuple(sorted(p.stem for p in (root / "kernels").glob("*.py") if not p.stem.startswith("_")))
+
+
+def scan(name: str, root: Path) -> KernelFile:
+    """The kernel file without running it. ConfigError: no such kernel, a literal that is missing, a bad variant."""
+    choose(name, names(root), "kernel", "kernels/")
+    path, where = root / "kernels" / f"{name}.py", f"kernels/{name}.py"
+    tree = _tree(path, where)
+    found = _literals(tree, where)
+    variants = load_yaml(Variants, path.with_suffix(".yaml"), f"kernels/{name}.yaml").root
+    parameters = {p: tuple(s) for p, s in found["PARAMETERS"].items()}
+    _check_parameters(found["SIZES"], parameters, where)
+    return KernelFile(name, path, tuple(found["SIZES"]), parameters, found["FORMS"], variants, _hash(ast.dump(_bare(tree))))
+
+
+def load(name: str, root: Path) -> KernelFile:
+    """The kernel file with its module. ConfigError names what the file lacks."""
+    kernel = scan(name, root)
+    spec = spec_from_file_location(f"moapipe_kernel_{name}", kernel.path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("cannot be imported", where=kernel.where)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if lacking := [f for f in FUNCTIONS if not callable(getattr(module, f, None))]:
+        raise ConfigError(f"has no {', '.join(lacking)}", where=kernel.where, hint="docs/architecture.md lists what a kernel file holds")
+    return replace(kernel, module=module)
+
+
+def sizes_at(kernel: KernelFile, at: Mapping[str, int]) -> dict[str, int]:
+    """Run parameters ({"B": 2, "n": 2048, "d": 64}) as the kernel's sizes; a size's own name overrides its parameter."""
+    out: dict[str, int] = {}
+    for key, value in at.items():
+        if key not in kernel.sizes:
+            choose(key, (*kernel.parameters, *kernel.sizes), f"size parameter of {kernel.name}", kernel.where)
+            out.update({s: value for s in kernel.parameters[key] if s not in at})
+        else:
+            out[key] = value
+    if lacking := [s for s in kernel.sizes if s not in out]:
+        owners = sorted({p for p, s in kernel.parameters.items() if set(s) & set(lacking)})
+        raise ConfigError(f"sizes {', '.join(lacking)} are not set", where=kernel.name, hint=f"set {', '.join(owners)}")
+    return {s: out[s] for s in kernel.sizes}
+
+
+# ------------------------------------------------------------------ digests
+
+
+def digest(path: Path) -> str:
+    """16 hex digits of what a file means: the syntax tree of Python without comments, docstrings and positions; the data of YAML."""
+    match path.suffix:
+        case ".py":
+            return _hash(ast.dump(_bare(_tree(path, path.name))))
+        case ".yaml" | ".yml":
+            return _hash(json.dumps(read_yaml(path), sort_keys=True))
+        case _:
+            return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def variant_digest(kernel: KernelFile, variant: str) -> str:
+    """Digest of the kernel's Python and of one variant's block, its `about` left out: prose never re-measures."""
+    block = kernel.variant(variant).model_dump(exclude={"about"})
+    return _hash(kernel.digest + json.dumps(block, sort_keys=True))
+
+
+def engine_digest() -> str:
+    """Digest of the code that turns definitions into text: algebra, loops, targets."""
+    package = Path(__file__).resolve().parent.parent
+    files = sorted(p for room in ("algebra", "loops", "targets") for p in (package / room).rglob("*") if p.is_file() and p.suffix != ".pyc")
+    return _hash("".join(f"{p.relative_to(package).as_posix()}={digest(p)}" for p in files))
+
+
+def _hash(s: str) -> str:
+    return hashlib.sha256(s.encode()).hexdigest()[:16]
+
+
+def _tree(path: Path, where: str) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as e:
+        raise ConfigError(f"syntax error: {e.msg}", where=f"{where}:{e.lineno}") from e
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """The tree without docstrings (in place: callers own it)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                    node.body = rest or [ast.Pass()]
+    return tree
+
+
+def _literals(tree: ast.Module, where: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in LITERALS:
+                try:
+                    out[name] = ast.literal_eval(value)
+                except ValueError as e:
+                    raise ConfigError(f"{name} is computed", where=f"{where}:{node.lineno}", hint="write it as a literal: experiments read it without running the file") from e
+    if lacking := [n for n in LITERALS if n not in out]:
+        raise ConfigError(f"has no {', '.join(lacking)}", where=where, hint="docs/architecture.md lists what a kernel file holds")
+    return out
+
+
+def _check_parameters(sizes: tuple[str, ...], parameters: Mapping[str, tuple[str, ...]], where: str) -> None:
+    set_twice = [s for s in sizes if sum(s in group for group in parameters.values()) != 1]
+    strange = sorted({s for group in parameters.values() for s in group} - set(sizes))
+    if set_twice or strange:
+        raise ConfigError(
+            f"PARAMETERS must set each of SIZES once; wrong: {', '.join([*set_twice, *strange])}", where=where,
+            hint='PARAMETERS = {"n": ("q_len", "kv_len")} sets two sizes at once',
+        )

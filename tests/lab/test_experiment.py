@@ -1,0 +1,131 @@
+"""Experiments: builds, groups, points, refusals, errors, and that reading one stays cheap."""
+
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from moapipe.errors import ConfigError
+from moapipe.lab import experiment
+from moapipe.lab.experiment import Build, Group
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted(p.stem for p in (ROOT / "config").glob("*.yaml"))
+
+
+def edit(repository, old, new):
+    path = repository / "config/small.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_groups_and_builds(repository):
+    e = experiment.read("small", repository)
+    assert experiment.groups(e) == tuple(Group("toy", f, t) for f, t in product(("full", "causal"), ("f32", "f64")))
+    assert [b.path() for b in experiment.builds(e, Group("toy", "full", "f64"))] == [
+        "toy/full/plain/c/avx512/f64", "toy/full/plain/fortran/avx512/f64", "toy/full/tiled/c/avx512/f64"]
+    assert len(experiment.builds(e)) == 12 and len(set(experiment.builds(e))) == 12
+
+
+def test_a_build_and_its_path_are_one_thing():
+    b = Build("toy", "full", "plain", "c", "avx512", "f64")
+    assert Build.of(b.path()) == b
+    with pytest.raises(ConfigError, match="names no build"):
+        Build.of("toy/full")
+
+
+def test_points_are_the_product_of_each_grid_with_threads(repository):
+    points = experiment.points(experiment.read("small", repository), "toy")
+    assert [(p.label, p.threads) for p in points[:4]] == [("d=2 n=4", 1), ("d=2 n=4", 2), ("d=2 n=8", 1), ("d=2 n=8", 2)]
+    assert points[4].sizes == {"rows": 3, "columns": 5, "depth": 1} and len(points) == 8
+
+
+def test_what_is_not_run_is_refused_with_a_reason(repository):
+    e = experiment.read("small", repository)
+    cases = experiment.cases(e, Group("toy", "full", "f32"))
+    assert len(cases) == 3 * 8
+    refused = {(c.build.variant, c.point.label): c.reason for c in cases if c.reason}
+    assert refused == {("plain", "d=2 n=8"): "small limits plain to n <= 4"}
+    edit(repository, "    at:", "    variants: [tiled]\n    at:")
+    e = experiment.read("small", repository)
+    assert {c.reason for c in experiment.cases(e, Group("toy", "full", "f32")) if c.build.target == "fortran"} == {"tiled of toy is not written for fortran"}
+    assert [b.target for b in experiment.builds(e, Group("toy", "full", "f32"))] == ["c"]
+
+
+@pytest.mark.parametrize(("old", "new", "message", "hint"), [
+    ("threads:", "thread:", "unknown key thread", "did you mean 'threads'?"),
+    ("    limits:", "    limit:", "unknown key kernels.toy.limit", "did you mean 'limits'?"),
+    ("  toy:", "  toi:", "no kernel 'toi'", "did you mean 'toy'?"),
+    ("d: 2}", "D: 2}", "no size parameter of toy 'D'", "known: n, d, rows, columns, depth"),
+    (", d: 2}", "}", "at: d not set", "toy needs n, d"),
+    ("n: [4, 8]", "n: [4, -8]", "kernels.toy.at.0.n", ""),
+    ("isa: avx512", "isa: avx513", "no instruction set 'avx513'", "did you mean 'avx512'?"),
+    ("isa: avx512", "isa: avx512\nlaunches: 2", "launches", ""),
+    ("isa: avx512", "isa: avx512\nmachine: locale", "cannot read it", "did you mean 'local'?"),
+    ("{plain: {n: 4}}", "{plane: {n: 4}}", "no variant of toy 'plane'", "did you mean 'plain'?"),
+    ("    at:", "    forms: [casual]\n    at:", "no form of toy 'casual'", "did you mean 'causal'?"),
+])
+def test_a_wrong_experiment_teaches(repository, old, new, message, hint):
+    edit(repository, old, new)
+    with pytest.raises(ConfigError) as e:
+        experiment.read("small", repository)
+    assert message in str(e.value) and hint in e.value.hint
+
+
+def test_no_such_experiment(repository):
+    with pytest.raises(ConfigError) as e:
+        experiment.read("smal", repository)
+    assert "did you mean 'small'?" in e.value.hint
+
+
+@pytest.mark.parametrize(("flags", "isa"), [
+    ("fpu avx avx2 fma avx512f avx512dq avx512bw avx512vl avx512cd", "avx512"), ("avx2 fma avx512f", "avx2"), ("avx2", "plain"), ("sse2", "plain")])
+def test_native_isa_is_the_widest_that_runs(tmp_path, monkeypatch, flags, isa):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
+    assert experiment.native_isa(tmp_path / "cpuinfo") == isa
+
+
+def test_native_isa_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert experiment.native_isa() == "neon"
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert experiment.native_isa(tmp_path / "none") == "plain"
+
+
+def test_the_machine_file_decides_before_the_processor(repository):
+    (repository / "config/machines/local.yaml").write_text("isa: avx2\ncompilers: {c: {command: gcc}}\n")
+    edit(repository, "isa: avx512", "isa: auto")
+    assert experiment.read("small", repository).isa == "avx2"
+
+
+def test_importing_is_light():
+    """The Snakefile imports this module: no array library, no torch, no computer algebra."""
+    code = "import sys, moapipe.lab.experiment; print([m for m in ('numpy', 'torch', 'xarray', 'sympy', 'netCDF4', 'pandas') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_five_hundred_builds_are_listed_at_once(repository):
+    names = [f"k{i:02}" for i in range(42)]
+    for name in names:
+        for end in ("py", "yaml"):
+            (repository / f"kernels/{name}.{end}").write_text((repository / f"kernels/toy.{end}").read_text())
+    (repository / "config/large.yaml").write_text("isa: avx2\nkernels:\n" + "".join(f"  {n}: {{at: [{{n: 4, d: 2}}]}}\n" for n in names))
+    start = time.process_time()
+    e = experiment.read("large", repository)
+    assert len({experiment.digest(e, b) for b in experiment.builds(e)}) == 2
+    assert len(experiment.builds(e)) == 504
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_experiment_of_the_repository_reads(name):
+    e = experiment.read(name, ROOT)
+    assert experiment.builds(e)
+    for g in experiment.groups(e):
+        cases = experiment.cases(e, g)
+        assert any(not c.reason for c in cases)

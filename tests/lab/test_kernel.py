@@ -1,0 +1,106 @@
+"""Kernel files: what is read without running them, what is refused, and what their digests see."""
+
+from pathlib import Path
+
+import pytest
+
+from moapipe.errors import ConfigError
+from moapipe.lab.kernel import digest, load, names, scan, sizes_at, variant_digest
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_scan_reads_what_experiments_need(repository):
+    k = scan("toy", repository)
+    assert k.sizes == ("rows", "columns", "depth")
+    assert k.parameters == {"n": ("rows", "columns"), "d": ("depth",)}
+    assert list(k.forms) == ["full", "causal"] and list(k.variants) == ["plain", "tiled"]
+    assert k.variant("tiled").lifts[1] == {"skip": {"axis": "io", "mask": "scores"}, "when": "causal"}
+    assert names(repository) == ("toy",)
+
+
+def test_scan_does_not_run_the_file(repository):
+    with (repository / "kernels/toy.py").open("a") as f:
+        f.write("\nraise RuntimeError('run')\n")
+    scan("toy", repository)
+    with pytest.raises(RuntimeError):
+        load("toy", repository)
+
+
+def test_load_gives_the_functions(repository):
+    assert load("toy", repository).call("definitions", {"causal": True}) == {"causal": True}
+
+
+@pytest.mark.parametrize(("file", "old", "new", "where", "hint"), [
+    ("toy.yaml", "targets: [c]\n", "targets: [c]\n  lift: []\n", "kernels/toy.yaml", "did you mean 'lifts'?"),
+    ("toy.yaml", "targets: [c]\n", "targets: [rust]\n", "kernels/toy.yaml", "'c', 'fortran' or 'cuda'"),
+    ("toy.yaml", "about: tiles", "about: tiles\n  about: more", "kernels/toy.yaml:5", "keep one"),
+    ("toy.yaml", "about: tiles", "about: [tiles", "kernels/toy.yaml", "indentation"),
+    ("toy.yaml", "  about: tiles\n", "", "kernels/toy.yaml", "add about"),
+    ("toy.py", '"d": ("depth",)', '"d": ("width",)', "kernels/toy.py", "two sizes"),
+    ("toy.py", '"causal": "top_left"', '"causal": str()', "kernels/toy.py:4", "literal"),
+    ("toy.py", "FORMS", "FORM", "kernels/toy.py", "architecture.md"),
+    ("toy.py", "def inputs(", "def inputs((", "kernels/toy.py:12", ""),
+])
+def test_a_wrong_file_is_refused_with_its_place_and_a_hint(repository, file, old, new, where, hint):
+    edit(repository / "kernels" / file, old, new)
+    with pytest.raises(ConfigError) as e:
+        scan("toy", repository)
+    assert e.value.where.startswith(where) and hint in e.value.hint
+
+
+def test_a_missing_function_is_named(repository):
+    edit(repository / "kernels/toy.py", "def useful_flops", "def usefulflops")
+    with pytest.raises(ConfigError, match="useful_flops"):
+        load("toy", repository)
+
+
+@pytest.mark.parametrize("ask", [lambda r: scan("toi", r), lambda r: scan("toy", r).form("ful"), lambda r: scan("toy", r).variant("tile")])
+def test_an_unknown_name_gets_the_nearest(repository, ask):
+    with pytest.raises(ConfigError) as e:
+        ask(repository)
+    assert "did you mean" in e.value.hint
+
+
+def test_sizes_follow_parameters_and_single_sizes_override(repository):
+    k = scan("toy", repository)
+    assert sizes_at(k, {"n": 4, "d": 2}) == {"rows": 4, "columns": 4, "depth": 2}
+    assert sizes_at(k, {"n": 4, "columns": 9, "d": 2}) == {"rows": 4, "columns": 9, "depth": 2}
+    assert sizes_at(k, {"columns": 9, "d": 2, "n": 4}) == {"rows": 4, "columns": 9, "depth": 2}
+    with pytest.raises(ConfigError, match="depth"):
+        sizes_at(k, {"n": 4})
+    with pytest.raises(ConfigError) as e:
+        sizes_at(k, {"n": 4, "D": 2})
+    assert e.value.hint
+
+
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("toy.py", "# the definitions", "# said otherwise"), ("toy.py", '"""What is computed."""', '"""All."""'),
+    ("toy.py", "return form", "return   form"), ("toy.yaml", "about: tiles", "about: other words"), ("toy.yaml", "\ntiled:", "\n# tiles\ntiled:"),
+])
+def test_comments_prose_and_layout_change_no_digest(repository, file, old, new):
+    before = variant_digest(scan("toy", repository), "tiled")
+    edit(repository / "kernels" / file, old, new)
+    assert variant_digest(scan("toy", repository), "tiled") == before
+
+
+@pytest.mark.parametrize(("file", "old", "new", "changed"), [
+    ("toy.py", "return form", "return None", {"tiled", "plain"}), ("toy.yaml", "Br: 2*MR", "Br: 4*MR", {"tiled"}),
+    ("toy.yaml", "outer: io", "outer: iu", {"tiled"}),
+])
+def test_meaning_changes_the_digest_of_what_depends_on_it(repository, file, old, new, changed):
+    before = {v: variant_digest(scan("toy", repository), v) for v in ("tiled", "plain")}
+    edit(repository / "kernels" / file, old, new)
+    after = {v: variant_digest(scan("toy", repository), v) for v in ("tiled", "plain")}
+    assert {v for v in before if before[v] != after[v]} == changed
+
+
+def test_digest_of_yaml_is_of_its_data(repository):
+    path = repository / "kernels/toy.yaml"
+    before = digest(path)
+    path.write_text("# a comment\n" + path.read_text())
+    assert digest(path) == before
