@@ -117,9 +117,21 @@ def test_five_hundred_builds_are_listed_at_once(repository):
     (repository / "config/large.yaml").write_text("isa: avx2\nkernels:\n" + "".join(f"  {n}: {{at: [{{n: 4, d: 2}}]}}\n" for n in names))
     start = time.process_time()
     e = experiment.read("large", repository)
-    assert len({experiment.digest(e, b) for b in experiment.builds(e)}) == 2
+    assert len({experiment.derive_digest(e, b) for b in experiment.builds(e)}) == 2
     assert len(experiment.builds(e)) == 504
     assert time.process_time() - start < 5
+
+
+def test_digest_of_a_run_follows_cases_and_sampling_only(repository):
+    def now():
+        e = experiment.read("small", repository)
+        return [experiment.run_digest(e, g) for g in experiment.groups(e)]
+
+    before = now()
+    edit(repository, "isa: avx512", "# a comment\nabout: prose\nisa: avx512")
+    assert now() == before
+    edit(repository, "threads: [1, 2]", "threads: [1]")
+    assert not set(now()) & set(before)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from moapipe.errors import ConfigError
-from moapipe.lab.kernel import digest, load, names, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import code_digest, digest, load, names, scan, sizes_at, variant_digest
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -104,3 +104,9 @@ def test_digest_of_yaml_is_of_its_data(repository):
     before = digest(path)
     path.write_text("# a comment\n" + path.read_text())
     assert digest(path) == before
+
+
+def test_code_is_digested_by_its_meaning():
+    assert code_digest("lab/kernel.py") != code_digest("lab/experiment.py") != code_digest("lab")
+    with pytest.raises(ConfigError, match="nothing/here"):
+        code_digest("nothing/here")

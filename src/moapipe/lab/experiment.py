@@ -6,6 +6,7 @@ inside one job. The Snakefile imports this module, so nothing heavy is imported 
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,12 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from moapipe.errors import ConfigError
 from moapipe.lab.document import Strict, choose, load
-from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, engine_digest, scan, sizes_at, variant_digest
 from moapipe.targets.isa import ISAS
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
 GROUP_AXES = ("kernel", "form", "dtype")
+PROTOCOL = "1"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -280,9 +282,16 @@ def _beyond(limits: Mapping[str, int], build: Build, point: Point, e: Experiment
     return ""
 
 
-def digest(e: Experiment, build: Build) -> str:
-    """What reruns of a build's derivation follow: the meaning of its kernel file and of its variant's block."""
-    return variant_digest(e.kernels[build.kernel], build.variant)
+def derive_digest(e: Experiment, build: Build) -> str:
+    """What reruns of a derivation follow: the meaning of the kernel file, of the variant's block, and of the engine's code."""
+    return variant_digest(e.kernels[build.kernel], build.variant) + engine_digest()
+
+
+def run_digest(e: Experiment, group: Group) -> str:
+    """What reruns of a prediction and of a measurement follow: every case of the group with its reason, and how it is sampled."""
+    f = e.file
+    seen = repr((cases(e, group), f.launches, f.samples, f.time_box_s, f.interval, f.baseline, f.seed))
+    return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
 def all_builds(root: Path, isa: str, kernels: tuple[str, ...], targets: tuple[str, ...] = TARGETS, dtypes: tuple[str, ...] = DTYPES) -> tuple[Build, ...]:

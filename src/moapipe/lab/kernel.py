@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -143,11 +144,20 @@ def variant_digest(kernel: KernelFile, variant: str) -> str:
     return _hash(kernel.digest + json.dumps(block, sort_keys=True))
 
 
+def code_digest(*parts: str) -> str:
+    """Digest of files and folders of this package, named from its root ("lab/build.py", "report"): comments change nothing."""
+    package = Path(__file__).resolve().parent.parent
+    found = [f for part in parts for f in ([package / part] if (package / part).is_file() else (package / part).rglob("*"))]
+    files = sorted(f for f in found if f.is_file() and f.suffix != ".pyc")
+    if not files:
+        raise ConfigError(f"no code in {', '.join(parts)}", where=str(package.name))
+    return _hash("".join(f"{f.relative_to(package).as_posix()}={digest(f)}" for f in files))
+
+
+@cache
 def engine_digest() -> str:
     """Digest of the code that turns definitions into text: algebra, loops, targets."""
-    package = Path(__file__).resolve().parent.parent
-    files = sorted(p for room in ("algebra", "loops", "targets") for p in (package / room).rglob("*") if p.is_file() and p.suffix != ".pyc")
-    return _hash("".join(f"{p.relative_to(package).as_posix()}={digest(p)}" for p in files))
+    return code_digest("algebra", "loops", "targets")
 
 
 def _hash(s: str) -> str:
