@@ -1,0 +1,273 @@
+"""In: a dataset of the record schema (docs/architecture.md, frozen text 3). Out: derived numbers, one row of METRICS each.
+
+Every function is pure and returns an array along `case`; intervals have the further dim `estimate` (low, value, high), traffic
+has `level`. Only valid samples count. A number that cannot be had is NaN, and `explanation` says why in words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from moapipe.lab.record import parameters
+from moapipe.lab.variable import BUILD_AXES, STATUSES
+from moapipe.lab.verdict import VERDICTS
+
+PARTNER_AXES = ("kernel", "form", "dtype", "machine", "label", "threads")
+ESTIMATES = ("low", "value", "high")
+RESAMPLES = 1000
+FEWEST = 6
+BASELINE = "torch"
+
+
+# ------------------------------------------------------------------ reading the record
+
+
+def status(ds: xr.Dataset) -> list[str]:
+    """What became of each case, in the words of STATUSES."""
+    names = {row.code: name for name, row in STATUSES.items()}
+    return [names[code] for code in ds["status"].values.tolist()]
+
+
+def taken(ds: xr.Dataset) -> xr.DataArray:
+    """Where a sample was taken at all: dims case, launch, sample."""
+    return ds["seconds"].notnull()
+
+
+def valid(ds: xr.Dataset) -> xr.DataArray:
+    """Where a sample was taken and its verdict is `valid`: dims case, launch, sample."""
+    return taken(ds) & (ds["verdict"] == VERDICTS["valid"].code)
+
+
+def valid_seconds(ds: xr.Dataset) -> xr.DataArray:
+    """Wall seconds of one call, NaN where the sample is not valid: dims case, launch, sample."""
+    return ds["seconds"].where(valid(ds))
+
+
+# ------------------------------------------------------------------ intervals
+
+
+def median_interval(values: np.ndarray, level: float = 0.95, seed: int = 0) -> tuple[float, float, float]:
+    """(low, median, high) of a sample matrix, launches along axis 0, NaN where there is no value.
+
+    Two-level bootstrap: launches are drawn with replacement, then samples within each (Kalibera and Jones, Rigorous
+    Benchmarking in Reasonable Time, ISMM 2013), so that launch-to-launch variation widens the interval. Deterministic.
+    Fewer than six values cannot bound a median at 95 % (2 · 2⁻⁵ > 5 %): the bounds are then NaN.
+    """
+    matrix = np.atleast_2d(np.asarray(values, dtype=float))
+    matrix = matrix[np.isfinite(matrix).any(axis=1)]
+    counts = np.isfinite(matrix).sum(axis=1)
+    if not counts.sum():
+        return (np.nan, np.nan, np.nan)
+    median = float(np.nanmedian(matrix))
+    if counts.sum() < FEWEST:
+        return (np.nan, median, np.nan)
+    low, high = np.quantile(_resampled_medians(matrix, counts, seed), [(1 - level) / 2, (1 + level) / 2])
+    return (min(float(low), median), median, max(float(high), median))
+
+
+def _resampled_medians(matrix: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    packed = np.sort(matrix, axis=1)[:, : counts.max()]  # NaN goes last
+    launch = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
+    size = counts[launch][..., None]
+    pick = (rng.random((RESAMPLES, len(counts), packed.shape[1])) * size).astype(np.intp)
+    drawn = packed[launch[..., None], pick]
+    drawn[np.broadcast_to(np.arange(packed.shape[1]), drawn.shape) >= size] = np.nan
+    drawn = np.sort(drawn.reshape(RESAMPLES, -1), axis=1)
+    total = size[..., 0].sum(axis=1)
+    rows = np.arange(RESAMPLES)
+    return 0.5 * (drawn[rows, (total - 1) // 2] + drawn[rows, total // 2])
+
+
+def _intervals(matrices: Sequence[np.ndarray | None]) -> xr.DataArray:
+    rows = [(np.nan,) * 3 if m is None else median_interval(m) for m in matrices]
+    return xr.DataArray(np.array(rows, dtype=float).reshape(-1, 3), dims=("case", "estimate"), coords={"estimate": list(ESTIMATES)})
+
+
+# ------------------------------------------------------------------ metrics
+
+
+def valid_share(ds: xr.Dataset) -> xr.DataArray:
+    """Valid samples among the taken ones; NaN where none was taken."""
+    count = taken(ds).sum(("launch", "sample"))
+    return valid(ds).sum(("launch", "sample")) / count.where(count > 0)
+
+
+def median_seconds(ds: xr.Dataset) -> xr.DataArray:
+    """Median over launches and valid samples, with its 95 % interval: dims case, estimate."""
+    return _intervals(list(valid_seconds(ds).transpose("case", "launch", "sample").values))
+
+
+def _median(ds: xr.Dataset) -> xr.DataArray:
+    flat = np.sort(valid_seconds(ds).transpose("case", "launch", "sample").values.reshape(ds.sizes["case"], -1), axis=1)
+    count = np.isfinite(flat).sum(axis=1)  # NaN is sorted last; an empty row yields its NaN
+    rows = np.arange(len(flat))
+    middle = flat[rows, np.maximum(count - 1, 0) // 2] + flat[rows, np.minimum(count // 2, flat.shape[1] - 1)]
+    return xr.DataArray(0.5 * middle, dims="case")
+
+
+def predicted_over_measured(ds: xr.Dataset) -> xr.DataArray:
+    """1 is a perfect prediction; below 1 the machine was slower than predicted."""
+    return ds["predicted_seconds"] / _median(ds)
+
+
+def flop_rate(ds: xr.Dataset) -> xr.DataArray:
+    """Mathematical operations (what the definition needs, not what the loops execute) over the median time."""
+    return ds["useful_flops"] / _median(ds)
+
+
+def peak_share(ds: xr.Dataset) -> xr.DataArray:
+    """`flop_rate` over the measured FMA peak at the case's dtype and threads."""
+    return flop_rate(ds) / ds["peak_flops"]
+
+
+def partners(ds: xr.Dataset) -> np.ndarray:
+    """For each case the index of PyTorch's case in the same bench group at the same run axes, or -1; PyTorch itself has none.
+
+    Where PyTorch offers several functions, the fastest is the one to beat.
+    """
+    keys = list(zip(*(ds[a].values.tolist() for a in PARTNER_AXES), strict=True))
+    torch, medians = ds["target"].values == BASELINE, _median(ds).values
+    best: dict[tuple[Any, ...], int] = {}
+    for i in sorted(np.flatnonzero(torch), key=lambda i: (np.isnan(medians[i]), medians[i])):
+        best.setdefault(keys[i], int(i))
+    return np.array([-1 if torch[i] else best.get(k, -1) for i, k in enumerate(keys)], dtype=int)
+
+
+def speedup(ds: xr.Dataset) -> xr.DataArray:
+    """Median over (launch, sample) of PyTorch's time over ours, with its 95 % interval: dims case, estimate.
+
+    Paired: launch l, sample s of both were taken in turn in one job; a pair counts when both its samples are valid.
+    """
+    seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
+    return _intervals([None if p < 0 else seconds[p] / seconds[i] for i, p in enumerate(partners(ds))])
+
+
+def exponent(ds: xr.Dataset, size: str = "n") -> xr.DataArray:
+    """Local exponent d log t / d log n along each series of cases that differ in `size` alone; 2 is quadratic.
+
+    Central differences in the logarithm, one-sided at the ends. Cases whose other sizes follow `size` (square matrices) form a
+    series too.
+    """
+    out = np.full(ds.sizes["case"], np.nan)
+    if size in ds.variables:
+        medians = _median(ds).values
+        for members in series(ds, size):
+            members = [i for i in members if medians[i] > 0]
+            if len(members) > 1:
+                x, y = np.log(ds[size].values[members].astype(float)), np.log(medians[members])
+                out[members] = np.gradient(y, x, edge_order=1)
+    return xr.DataArray(out, dims="case")
+
+
+def series(ds: xr.Dataset, size: str = "n") -> list[list[int]]:
+    """Cases that differ in `size` alone, as lists of indices sorted by it, no size twice; cases without `size` are left out."""
+    others = [s for s in parameters(ds) if s != size]
+    n = ds[size].values
+    fixed = list(zip(*(ds[a].values.tolist() for a in (*BUILD_AXES, "threads")), strict=True))
+
+    def group(indices: list[int], key: Callable[[int], tuple[Any, ...]]) -> list[list[int]]:
+        found: dict[tuple[Any, ...], dict[int, int]] = {}
+        for i in indices:
+            found.setdefault(key(i), {}).setdefault(int(n[i]), i)
+        return [[m[k] for k in sorted(m)] for m in found.values()]
+
+    exact = group([i for i in range(len(n)) if n[i] > 0], lambda i: (*fixed[i], *(int(ds[o].values[i]) for o in others)))
+    lone = [g[0] for g in exact if len(g) == 1]
+    return [g for g in exact if len(g) > 1] + group(
+        lone, lambda i: (*fixed[i], *("n" if ds[o].values[i] == n[i] else int(ds[o].values[i]) for o in others))
+    )
+
+
+def traffic_ratio(ds: xr.Dataset) -> xr.DataArray:
+    """Traffic past each level over the least that any schedule could move: dims case, level; 1 is optimal."""
+    return ds["traffic_bytes"] / ds["lower_bound_bytes"].where(ds["lower_bound_bytes"] > 0)
+
+
+def achieved_bandwidth(ds: xr.Dataset) -> xr.DataArray:
+    """Predicted traffic past each level over the median time: dims case, level."""
+    return ds["traffic_bytes"] / _median(ds)
+
+
+def bandwidth_share(ds: xr.Dataset) -> xr.DataArray:
+    """`achieved_bandwidth` over the measured ceiling beyond the level: dims case, level."""
+    return achieved_bandwidth(ds) / ds["bandwidth"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A derived number: its unit, its name in words, and the function that makes it from a dataset."""
+
+    name: str
+    units: str
+    long_name: str
+    function: Callable[[xr.Dataset], xr.DataArray]
+
+
+METRICS = (
+    Metric("valid_share", "1", "share of valid samples", valid_share),
+    Metric("median_seconds", "s", "median time of one call", median_seconds),
+    Metric("predicted_over_measured", "1", "predicted over measured time", predicted_over_measured),
+    Metric("flop_rate", "s-1", "mathematical operations over time", flop_rate),
+    Metric("peak_share", "1", "share of the measured FMA peak", peak_share),
+    Metric("speedup", "1", "PyTorch's time over ours, paired", speedup),
+    Metric("exponent", "1", "local exponent of time against n", exponent),
+    Metric("traffic_ratio", "1", "traffic over its lower bound", traffic_ratio),
+    Metric("achieved_bandwidth", "B s-1", "traffic over time", achieved_bandwidth),
+    Metric("bandwidth_share", "1", "share of the measured bandwidth", bandwidth_share),
+)
+
+
+def evaluate(ds: xr.Dataset) -> xr.Dataset:
+    """Every row of METRICS; an interval becomes three variables, `name`, `name_low` and `name_high`."""
+    out: dict[str, xr.DataArray] = {}
+    for m in METRICS:
+        array = m.function(ds).reset_coords(drop=True)
+        attrs = {"units": m.units, "long_name": m.long_name}
+        if "estimate" not in array.dims:
+            out[m.name] = array.assign_attrs(attrs)
+            continue
+        for estimate, suffix in zip(ESTIMATES, ("_low", "", "_high"), strict=True):
+            bound = {"_low": ", lower 95 % bound", "_high": ", upper 95 % bound", "": ""}[suffix]
+            out[m.name + suffix] = array.sel(estimate=estimate, drop=True).assign_attrs(attrs | {"long_name": m.long_name + bound})
+    return xr.Dataset(out)
+
+
+def explanation(ds: xr.Dataset) -> list[str]:
+    """One sentence for each case without a usable time, empty for the others."""
+    names = {row.code: name for name, row in VERDICTS.items()}
+    found, was_taken, usable = ds["verdict"].values, taken(ds).values, valid(ds).values.any(axis=(1, 2))
+    verdicts = [Counter(names[c] for c in found[i][was_taken[i]].tolist()) for i in range(len(found))]
+    reasons = ds["reason"].values.tolist()
+    return [_explain(*row) for row in zip(status(ds), reasons, verdicts, usable.tolist(), strict=True)]
+
+
+def _explain(state: str, reason: str, verdicts: Counter[str], usable: bool) -> str:
+    if state == "measured" and usable:
+        return ""
+    words = state.replace("_", " ")
+    found = ", ".join(f"{count} × {name.replace('_', ' ')}" for name, count in verdicts.most_common(3))
+    return f"{words}: {reason or found or STATUSES[state].text}"
+
+
+def frame(ds: xr.Dataset) -> pd.DataFrame:
+    """One row a case: axes, sizes, record values, metrics, status and explanation. Levels become columns `name_L1` …"""
+    columns: dict[str, Any] = {"case": np.arange(ds.sizes["case"])}
+    for source in (ds, evaluate(ds)):
+        for name, variable in source.variables.items():
+            if variable.dims == ("case",):
+                columns[str(name)] = variable.values
+            elif variable.dims == ("case", "level"):
+                columns |= {f"{name}_{level}": variable.values[:, j] for j, level in enumerate(ds["level"].values.tolist())}
+    columns["status"] = status(ds)
+    columns["taken_samples"] = taken(ds).values.sum(axis=(1, 2))
+    columns["valid_samples"] = valid(ds).values.sum(axis=(1, 2))
+    columns["explanation"] = explanation(ds)
+    return pd.DataFrame(columns)
