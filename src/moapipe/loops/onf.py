@@ -27,12 +27,14 @@ class Array:
     input, output  the caller's buffers          workspace  one for the whole call, shared by all threads
     private        one a thread, in memory       register   named vector accumulators
     `outside` is the value of every element past the logical extent, once a lift has established it.
+    `stream`: an output that is written once and not read here; a target may store it past the caches (non-temporally).
     """
 
     name: str
     shape: tuple[Scalar, ...]
     space: Space
     outside: float | None = None
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def show(k: Kernel) -> str:
     lines = [f"kernel {k.name}({', '.join(k.sizes)})"]
     for a in k.arrays:
         edge = "" if a.outside is None else f" outside {a.outside}"
-        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}")
+        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}{' stream' if a.stream else ''}")
     _show_body(k.body, 1, lines)
     return "\n".join(lines) + "\n"
 
