@@ -1,0 +1,228 @@
+"""In: an operational normal form, a language, an instruction set, a dtype. Out: the source text and its part of the manifest.
+
+One walker for every language. The entry point holds the serial loops around parallel ones; each parallel loop's body, and
+each run of serial statements, is a procedure of its own. Consecutive parallel loops share one parallel region.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Literal
+
+from moapipe.algebra.index import simplify
+from moapipe.algebra.scalar import Num, Op, Scalar, text, variables
+from moapipe.errors import TargetError
+from moapipe.loops.onf import Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
+from moapipe.targets.expression import Scope, Writer
+from moapipe.targets.isa import isa_named
+from moapipe.targets.procedure import Walker, touched
+from moapipe.targets.table import target_named
+from moapipe.targets.target import Call, Entry, Parameter, Procedure, Source, Target, Tile, Unit
+from moapipe.targets.workspace import Workspace, workspace
+
+ROOT = Scope({}, {})
+OWN = ("threads", "work", "own", "own_size", "at_own", "lane")
+Sort = Literal["region", "nest", "serial"]
+
+
+def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
+    """Write `kernel` as C, Fortran or CUDA for one instruction set and dtype.
+
+    Raises TargetError when the loop nest breaks the contract of the ONF (a lane loop that is no multiple of V, a lane that is
+    not unit-stride, a private array that a caller cannot size, a register array with indices that are no constants).
+    """
+    verify(kernel)
+    row, unit = target_named(target), Unit(isa_named(isa), dtype)
+    return _Emitter(row.prepare(kernel, unit), row, unit).source(kernel)
+
+
+def symbol(kernel: Kernel) -> str:
+    """The name of the kernel's function in every language."""
+    return f"moa_{kernel.name}"
+
+
+def identifiers(kernel: Kernel, target: Target) -> dict[str, str]:
+    """{"a:name" | "v:name": identifier} for arrays and for sizes and loop variables, unique in the language's own sense of case."""
+    taken = set(target.reserved) | set(OWN)
+    out: dict[str, str] = {}
+    loops = dict.fromkeys(s.var for s in statements(kernel.body) if isinstance(s, Loop))
+    wanted = [("a", a.name, "array") for a in kernel.arrays] + [("v", s, "size") for s in kernel.sizes] + [("v", v, "loop") for v in loops]
+    for sort, name, prefix in wanted:
+        word = target.prefixes[prefix] + re.sub(r"\W", "_", name)
+        while (word.lower() if target.fold_case else word) in taken:
+            word += "_"
+        taken.add(word.lower() if target.fold_case else word)
+        out[f"{sort}:{name}"] = word
+    return out | {"v:threads": "threads", "v:lane": "lane"}
+
+
+class _Emitter:
+    """Collects procedures while it walks the entry point's body."""
+
+    def __init__(self, kernel: Kernel, target: Target, unit: Unit) -> None:
+        self.kernel, self.target, self.unit = kernel, target, unit
+        self.names = identifiers(kernel, target)
+        self.space: Workspace = workspace(kernel, unit.size)
+        self.writer = Writer(kernel, target, unit, self.names)
+        self.procedures: list[Procedure] = []
+        self.marks: list[tuple[str, int, int, int]] = []
+        self.indices: dict[str, None] = {}
+
+    # -------------------------------------------------------------- the file
+
+    def source(self, original: Kernel) -> Source:
+        lines = self.host(self.kernel.body, ROOT, (), 0)
+        parts: list[str] = []
+        for p in self.procedures:
+            parts += [*self.target.procedure(p, self.unit), ""]
+        parts += self.target.entry(self.entry(tuple(lines)))
+        written_text = self.target.file(symbol(original), self.unit, tuple(parts))
+        tiles = self.tiles(written_text)
+        return Source(written_text, tiles, self.manifest(original, tiles))
+
+    def manifest(self, k: Kernel, tiles: tuple[Tile, ...]) -> dict[str, object]:
+        def rows(space: str) -> list[dict[str, object]]:
+            return [{"name": a.name, "shape": [text(s) for s in a.shape]} for a in k.arrays if a.space == space]
+
+        return {
+            "symbol": symbol(k), "source": self.target.source, "sizes": list(k.sizes), "inputs": rows("input"), "outputs": rows("output"),
+            "workspace": self.space.manifest(),
+            "tiles": [{"mark": t.mark, "rows": t.rows, "columns": t.columns, "vector": t.vector, "fma": t.fma, "lines": list(t.lines)} for t in tiles],
+        }
+
+    def tiles(self, source: str) -> tuple[Tile, ...]:
+        """Tiles with the source lines between their comments."""
+        out = []
+        lines = source.split("\n")
+        for number, (mark, rows, columns, fma) in enumerate(self.marks):
+            first = next(i for i, l in enumerate(lines, 1) if l.rstrip().endswith(f"tile {mark} #{number}"))
+            last = next(i for i, l in enumerate(lines, 1) if l.rstrip().endswith(f"end of tile #{number}"))
+            out.append(Tile(mark, rows, columns, self.unit.lanes, fma, (first + 1, last - 1)))
+        return tuple(out)
+
+    # -------------------------------------------------------------- the entry point
+
+    def entry(self, lines: tuple[str, ...]) -> Entry:
+        def given(space: str) -> tuple[str, ...]:
+            return tuple(self.names["a:" + a.name] for a in self.kernel.arrays if a.space == space)
+
+        private = any(a.space == "private" for a in self.kernel.arrays)
+        constants = [("at_" + self.names["a:" + s.array.name], self.written(s.offset)) for s in self.space.slots]
+        if private:
+            constants += [("at_own", self.written(self.space.shared)), ("own_size", self.written(self.space.slice))]
+        used = "\n".join(lines)
+        kept = tuple((n, e) for n, e in constants if (private and n in ("at_own", "own_size")) or re.search(rf"\b{n}\b", used))
+        sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
+        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), private, lines)
+
+    def written(self, e: Scalar) -> str:
+        return self.writer.index(simplify(e), ROOT).text
+
+    def host(self, body: Body, scope: Scope, loops: tuple[Loop, ...], depth: int) -> list[str]:
+        """Lines of the entry point for statements that are not inside a parallel loop."""
+        out: list[str] = []
+        pad = "    " * depth
+        for sort, run in groupby((s for s in body if not self.global_alloc(s)), key=sort_of):
+            group = tuple(run)
+            if sort == "serial":
+                out += [pad + l for l in self.target.region((self.call(group, loops, ()),))]
+            elif sort == "region":
+                calls = tuple(self.call(inner, loops, nest) for nest, inner in map(collapsed, group))
+                out += [pad + l for l in self.target.region(calls)]
+            else:
+                for s in group:
+                    out += self.around(s, scope, loops, depth)
+        return out
+
+    def around(self, s: Stmt, scope: Scope, loops: tuple[Loop, ...], depth: int) -> list[str]:
+        """A serial loop or a condition around parallel loops."""
+        pad = "    " * depth
+        match s:
+            case Loop():
+                name = self.names["v:" + s.var]
+                self.indices[name] = None
+                head = self.target.loop[0].format(name, self.written(s.lo), self.bound(s))
+                return [pad + head, *self.host(s.body, scope, (*loops, s), depth + 1), pad + self.target.loop[1]]
+            case If():
+                head = self.target.branch[0].format(self.written(s.condition))
+                return [pad + head, *self.host(s.body, scope, loops, depth + 1), pad + self.target.branch[2]]
+            case _:
+                raise AssertionError(s)
+
+    def bound(self, s: Loop) -> str:
+        return self.written(s.hi if self.target.exclusive else Op("-", (s.hi, Num(1))))
+
+    def global_alloc(self, s: Stmt) -> bool:
+        """An array that begins to live out here belongs to the procedures that use it."""
+        return isinstance(s, Alloc)
+
+    # -------------------------------------------------------------- procedures
+
+    def call(self, body: Body, around: tuple[Loop, ...], nest: tuple[Loop, ...]) -> Call:
+        """Write `body` as a procedure; the call names what it uses, in the kernel's order."""
+        walker = Walker(self.writer, self.marks)
+        self.check_private(body, nest)
+        scope = ROOT
+        for l in (*around, *nest):
+            scope = scope.under(l.var, l.lo, l.hi)
+        for a in self.kernel.arrays:
+            if a.space == "register" and a.name in touched(body):
+                walker.alloc(a)
+        walker.body(body, scope, 0)
+        used = [a for a in self.kernel.arrays if a.space != "register" and a.name in touched(body)]
+        stored = written(body)
+        parameters = tuple(Parameter(self.names["a:" + a.name], self.extents(a), a.name in stored) for a in used)
+        lines = tuple(walker.lines)
+        everything = "\n".join([*lines, *(e for p in parameters for e in p.extents)])
+        passed = [self.names["v:" + n] for n in (*self.kernel.sizes, *(l.var for l in (*around, *nest)))]
+        integers = tuple(n for n in passed if re.search(rf"\b{n}\b", everything))
+        p = Procedure(f"{symbol(self.kernel)}_{len(self.procedures) + 1}", parameters, integers, tuple(walker.locals.values()),
+                      tuple(walker.indices), lines)
+        self.procedures.append(p)
+        self.indices |= {self.names["v:" + l.var]: None for l in nest}
+        bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in nest)
+        arguments = (*(self.address(a) for a in used), *integers)
+        streams = any(a.stream and a.name in stored for a in used)
+        return Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, any(a.space == "private" for a in used))
+
+    def extents(self, a: Array) -> tuple[str, ...]:
+        return tuple(self.written(s) for s in a.shape)
+
+    def address(self, a: Array) -> str:
+        name = self.names["a:" + a.name]
+        form = self.target.storage[a.space if a.space in ("workspace", "private") else "given"]
+        return form.format(name, f"at_{name}")
+
+    def check_private(self, body: Body, nest: tuple[Loop, ...]) -> None:
+        """A thread's own arrays must begin to live inside the parallel loop that uses them."""
+        here = {s.array for s in statements(body) if isinstance(s, Alloc)}
+        for name in sorted(touched(body) - here) if nest else ():
+            if self.writer.arrays[name].space in ("private", "register"):
+                raise TargetError(f"{name} is {self.writer.arrays[name].space} but begins to live outside the parallel loop over {nest[0].var}",
+                                  where=self.kernel.name, hint="allocate it inside, or keep it in the workspace")
+
+
+def sort_of(s: Stmt) -> Sort:
+    match s:
+        case Loop(kind="parallel"):
+            return "region"
+        case Loop() | If() if any(isinstance(x, Loop) and x.kind == "parallel" for x in statements(s.body)):
+            return "nest"
+        case _:
+            return "serial"
+
+
+def collapsed(s: Stmt) -> tuple[tuple[Loop, ...], Body]:
+    """The directly nested parallel loops from `s` inwards whose bounds do not depend on each other, and what they enclose."""
+    assert isinstance(s, Loop)
+    nest, body = [s], s.body
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "parallel":
+        inner = body[0]
+        if (variables(inner.lo) | variables(inner.hi)) & {l.var for l in nest}:
+            break
+        nest.append(inner)
+        body = inner.body
+    return tuple(nest), body
+
+

@@ -1,0 +1,269 @@
+"""In: the body of a parallel loop (or a run of serial statements). Out: it as one procedure in one language.
+
+Loops of kind `serial` (and parallel ones further in, which the outer one has already spread over the threads) are loops;
+`unroll` and `lane` loops become text and vectors where the language has vectors, else constant loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import assert_never
+
+from moapipe.algebra.index import constant, simplify
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, substitute, text, variables
+from moapipe.errors import TargetError
+from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
+from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_name
+from moapipe.targets.lane import assuming, conditions, everywhere, plan
+from moapipe.targets.target import Local, Text
+
+EXPANDED = 4
+"""A lane loop of at most so many vectors is written out; a longer one without registers is a loop over vectors."""
+
+
+class Walker:
+    """Writes statements; collects lines and local variables of one procedure. `marks` numbers the tiles of the whole file."""
+
+    def __init__(self, writer: Writer, marks: list[tuple[str, int, int, int]]) -> None:
+        self.writer, self.target, self.unit, self.marks = writer, writer.target, writer.unit, marks
+        self.lines: list[str] = []
+        self.locals: dict[str, Local] = {}
+        self.indices: dict[str, None] = {}
+        self.temporaries = 0
+
+    # -------------------------------------------------------------- text
+
+    def line(self, depth: int, form: str, *parts: str) -> None:
+        self.lines.append("    " * depth + form.format(*parts))
+
+    def assign(self, depth: int, place: str, value: str) -> None:
+        self.line(depth, self.target.assign, place, value)
+
+    def local(self, kind: str, name: str, extents: tuple[int, ...] = ()) -> str:
+        self.locals[name] = Local(kind, name, extents)  # type: ignore[arg-type]
+        return name
+
+    def fresh(self, kind: str, stem: str) -> str:
+        self.temporaries += 1
+        return self.local(kind, f"{stem}_{self.temporaries}")
+
+    # -------------------------------------------------------------- statements
+
+    def body(self, body: Body, scope: Scope, depth: int) -> None:
+        for s in body:
+            match s:
+                case Loop():
+                    self.loop(s, scope, depth)
+                case If():
+                    self.line(depth, self.target.branch[0], self.writer.index(s.condition, scope).text)
+                    self.body(s.body, scope, depth + 1)
+                    self.line(depth, self.target.branch[2])
+                case Alloc():
+                    self.alloc(self.writer.arrays[s.array])
+                case Assign() | Accumulate():
+                    self.leaf(s, scope, depth)
+                case _:
+                    assert_never(s)
+
+    def alloc(self, a: Array) -> None:
+        """Registers become local variables; private arrays already have their place in the workspace."""
+        if a.space != "register":
+            return
+        extents = tuple(self._extent(a, e) for e in a.shape)
+        name = self.writer.names["a:" + a.name]
+        if self.target.lanes == "loops":
+            self.local("array", name, extents)
+            return
+        if extents[-1] % self.unit.lanes:
+            raise TargetError(f"the last extent of register array {a.name} is {extents[-1]}, no multiple of V = {self.unit.lanes}",
+                              where=self.writer.kernel.name, hint="make the tile's width a multiple of V")
+        for at in product(*(range(e) for e in extents[:-1]), range(extents[-1] // self.unit.lanes)):
+            self.local("vector", vector_name(name, at))
+
+    def _extent(self, a: Array, e: Scalar) -> int:
+        if (n := constant(e)) is None:
+            raise TargetError(f"register array {a.name} has extent {text(e)}, which is no number", where=self.writer.kernel.name)
+        return n
+
+    def loop(self, s: Loop, scope: Scope, depth: int) -> None:
+        vectors = self.target.lanes == "vectors"
+        if s.kind == "unroll" and vectors:
+            lo, hi = self.bounds(s, scope)
+            for i in range(lo, hi):
+                self.body(s.body, scope.knowing(s.var, Num(i)), depth)
+        elif s.kind == "lane" and vectors and not scope.lane:
+            self.lane_loop(s, scope, depth)
+        else:
+            self.plain_loop(s, scope, depth)
+
+    def bounds(self, s: Loop, scope: Scope) -> tuple[int, int]:
+        lo, hi = (constant(simplify(substitute(e, scope.known))) for e in (s.lo, s.hi))
+        if lo is None or hi is None:
+            raise TargetError(f"{s.kind} loop {s.var} has bounds {text(s.lo)}, {text(s.hi)}, which are no numbers",
+                              where=self.writer.kernel.name, hint="split the axis by a constant first")
+        return lo, hi
+
+    def plain_loop(self, s: Loop, scope: Scope, depth: int) -> None:
+        name = self.writer.names["v:" + s.var]
+        self.indices[name] = None
+        if s.mark:
+            self.line(depth, self.target.comment, f"tile {s.mark} #{len(self.marks)}")
+            number = len(self.marks)
+            self.marks.append((s.mark, *tile_shape(s, self.unit.lanes)))
+        lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
+        self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
+        inner = scope.under(s.var, lo, hi)
+        self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)
+        self.line(depth, self.target.loop[1])
+        if s.mark:
+            self.line(depth, self.target.comment, f"end of tile #{number}")
+
+    def limit(self, hi: Scalar, scope: Scope) -> str:
+        """The bound as the language's loop header wants it: C exclusive, Fortran the last value."""
+        return self.writer.index(hi if self.target.exclusive else Op("-", (hi, Num(1))), scope).text
+
+    # -------------------------------------------------------------- lanes
+
+    def lane_loop(self, s: Loop, scope: Scope, depth: int) -> None:
+        """V lanes at a time: written out when short or when registers are involved, else a loop that steps by V."""
+        lo, hi = self.bounds(s, scope)
+        v = self.unit.lanes
+        if (hi - lo) % v or lo:
+            raise TargetError(f"lane loop {s.var} runs {lo}..{hi}, no multiple of V = {v}", where=self.writer.kernel.name,
+                              hint="lanes are cut into whole vectors; split the axis by a multiple of V")
+        inner = replace(scope.under(s.var, Num(lo), Num(hi)), lane=s.var)
+        registers = any(self.writer.arrays[x].space == "register" for x in read(s.body) | written(s.body))
+        fold = self.horizontal(s, inner)
+        part = self.begin_fold(fold, depth) if fold else ""
+        if (hi - lo) // v <= EXPANDED or registers:
+            for base in range(lo, hi, v):
+                at = replace(inner.knowing(s.var, Num(base)), base=Num(base))
+                self.fold_step(fold, part, at, depth) if fold else self.body(s.body, at, depth)
+        else:
+            name = self.writer.names["v:" + s.var]
+            self.line(depth, self.target.stride, name, str(lo), str(hi), str(v))
+            at = replace(inner, base=Var(s.var))
+            self.fold_step(fold, part, at, depth + 1) if fold else self.body(s.body, at, depth + 1)
+            self.line(depth, self.target.loop[1])
+        if fold:
+            self.end_fold(fold, part, scope, depth)
+
+    def horizontal(self, s: Loop, scope: Scope) -> Accumulate | None:
+        """The one leaf of this lane loop, when it folds over the lanes and can be a vector statement."""
+        match s.body:
+            case (Accumulate() as leaf,) if s.var not in variables(leaf.target) and plan(leaf, scope, self.writer.arrays, self.target) == "vector":
+                return None if any(s.var not in variables(w) for w in leaf.where) else leaf
+            case _:
+                return None
+
+    def begin_fold(self, leaf: Accumulate, depth: int) -> str:
+        part = self.fresh("vector", "part")
+        unit = self.target.literal(UNITS[leaf.monoid], self.unit)
+        self.assign(depth, part, self.writer.splat(unit))
+        return part
+
+    def fold_step(self, leaf: Accumulate, part: str, scope: Scope, depth: int) -> None:
+        value = self.masked(leaf, self.writer.value(leaf.value, scope), self.target.literal(UNITS[leaf.monoid], self.unit), scope)
+        self.assign(depth, part, self.writer.apply(MONOIDS[leaf.monoid], (Text(part, vector=True), value)).text)
+
+    def end_fold(self, leaf: Accumulate, part: str, scope: Scope, depth: int) -> None:
+        place, _ = self.writer.place(leaf.target, scope)
+        total = Text(self.target.vector["fold " + leaf.monoid].format(part))
+        self.assign(depth, place, self.writer.apply(MONOIDS[leaf.monoid], (Text(place), total)).text)
+
+    def masked(self, leaf: Leaf, value: Text, other: Text, scope: Scope) -> Text:
+        """`value` in the lanes where the leaf's guards hold, `other` in the rest."""
+        for w in leaf.where:
+            if scope.lane in variables(w):
+                mask = self.writer.condition(w, scope).text
+                value = Text(self.target.vector["select"].format(mask, self.writer.splat(value), self.writer.splat(other)), vector=True)
+        return value
+
+    # -------------------------------------------------------------- leaves
+
+    def leaf(self, s: Leaf, scope: Scope, depth: int) -> None:
+        """One statement under those of its guards that are the same for all lanes."""
+        uniform = [w for w in s.where if not scope.lane or scope.lane not in variables(w)]
+        if uniform:
+            guard = uniform[0]
+            for w in uniform[1:]:
+                guard = Op("and", (guard, w))
+            self.line(depth, self.target.branch[0], self.writer.condition(guard, replace(scope, lane="")).text)
+            self.leaf(replace(s, where=tuple(w for w in s.where if w not in uniform)), scope, depth + 1)
+            self.line(depth, self.target.branch[2])
+        elif scope.lane:
+            self.vector_leaf(s, scope, depth)
+        else:
+            self.scalar_leaf(s, scope, depth)
+
+    def scalar_leaf(self, s: Leaf, scope: Scope, depth: int) -> None:
+        place, _ = self.writer.place(s.target, scope)
+        self.assign(depth, place, self.combined(s, Text(place), self.writer.value(s.value, scope)).text)
+
+    def combined(self, s: Leaf, old: Text, value: Text) -> Text:
+        return self.writer.apply(MONOIDS[s.monoid], (old, value)) if isinstance(s, Accumulate) else value
+
+    def vector_leaf(self, s: Leaf, scope: Scope, depth: int) -> None:
+        match plan(s, scope, self.writer.arrays, self.target):
+            case "vector":
+                self.vector_statement(s, scope, depth)
+            case "scalar":
+                self.lane_by_lane(s, scope, depth)
+            case "split":
+                atoms = tuple(conditions(s, scope.lane))
+                worst = everywhere(atoms[0], scope.lane, scope.base, self.unit.lanes)
+                for a in atoms[1:]:
+                    worst = Op("and", (worst, everywhere(a, scope.lane, scope.base, self.unit.lanes)))
+                self.line(depth, self.target.branch[0], self.writer.index(worst, scope).text)
+                clean = replace(s, where=(), value=assuming(s.value, frozenset(atoms)))
+                self.vector_statement(clean, scope, depth + 1)
+                self.line(depth, self.target.branch[1])
+                self.lane_by_lane(s, scope, depth + 1)
+                self.line(depth, self.target.branch[2])
+
+    def vector_statement(self, s: Leaf, scope: Scope, depth: int) -> None:
+        value = self.writer.value(s.value, scope)
+        if scope.lane not in variables(s.target):
+            assert isinstance(s, Accumulate)
+            unit = self.target.literal(UNITS[s.monoid], self.unit)
+            folded = Text(self.target.vector["fold " + s.monoid].format(self.masked(s, value, unit, scope).text))
+            place, _ = self.writer.place(s.target, scope)
+            self.assign(depth, place, self.writer.apply(MONOIDS[s.monoid], (Text(place), folded)).text)
+            return
+        where, _ = self.writer.place(s.target, scope)
+        old = self.writer.load(s.target, scope)
+        new = self.masked(s, self.combined(s, old, value), old, scope)
+        array = self.writer.arrays[s.target.array]
+        if array.space == "register":
+            self.assign(depth, where, self.writer.splat(new))
+        else:
+            self.line(depth, self.target.vector["stream" if array.stream else "store"], where, self.writer.splat(new))
+
+    def lane_by_lane(self, s: Leaf, scope: Scope, depth: int) -> None:
+        """A scalar loop over the V lanes: for what has no vector form, and for lanes that a guard spares."""
+        lane = self.writer.names["v:lane"]
+        spot = simplify(Op("+", (scope.base, Var("lane"))))
+        self.line(depth, self.target.loop[0], lane, "0", str(self.unit.lanes))
+        self.leaf(s, replace(scope.knowing(scope.lane, spot), lane=""), depth + 1)
+        self.line(depth, self.target.loop[1])
+
+
+def tile_shape(s: Loop, lanes: int) -> tuple[int, int, int]:
+    """(rows, columns, vector multiply-adds a step) of the accumulations inside a marked fold loop."""
+    rows, columns, fma = 1, lanes, 0
+    for leaf, loops, _ in leaves(s.body):
+        if not isinstance(leaf, Accumulate):
+            continue
+        extents = {k: [constant(l.hi) or 0 for l in loops if l.kind == k] for k in ("unroll", "lane")}
+        rows, columns = prod(extents["unroll"]), prod(extents["lane"])
+        fma += rows * columns // lanes
+    return rows, columns, fma
+
+
+def touched(body: Body) -> frozenset[str]:
+    """Arrays that the statements read or write."""
+    return read(body) | written(body)
+
+

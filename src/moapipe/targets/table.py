@@ -1,0 +1,28 @@
+"""In: the name of a language. Out: its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from moapipe.errors import TargetError
+from moapipe.targets.c import C
+from moapipe.targets.isa import isa_named, tile_parameters
+from moapipe.targets.target import Target
+
+TARGETS: dict[str, Target] = {t.name: t for t in (C,)}
+
+
+def target_named(name: str) -> Target:
+    """The record; TargetError when there is none."""
+    if name not in TARGETS:
+        raise TargetError(f"no target {name!r}", hint=f"choose one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def flags(target: str, isa: str, dtype: str, tile: Mapping[str, int] | None = None) -> tuple[str, ...]:
+    """The compiler's flags for one build, without `-shared`, `-S`, input and output; `tile` defaults to the rule's tile."""
+    row, machine = target_named(target), isa_named(isa)
+    parameters = {**tile_parameters(isa, dtype), **(tile or {})}
+    march = (f"-march={machine.march}",) if machine.march else ()
+    wide = machine.wide if row.compiler != "nvcc" else ()
+    return (*row.flags, *(march if row.compiler != "nvcc" else ()), *wide, *(f.format(**parameters) for f in row.tile_flags))

@@ -1,0 +1,123 @@
+"""Loop nests built by hand from the frozen nodes: everything that lifts may hand to an emitter, in small kernels."""
+
+from __future__ import annotations
+
+from math import inf
+
+from tests.loops.nests import array, loop, ref
+
+from moapipe.algebra.function import FUNCS
+from moapipe.algebra.index import add, ceil_div, multiply, subtract
+from moapipe.algebra.scalar import Num, Scalar, Var, op
+from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, If, Kernel, Loop, Stmt
+
+SUM, MAX = "sum", "max"
+
+
+def row_sums(v: int) -> Kernel:
+    """Guarded lanes: y[i, j] = exp2(-|x[i, j]|), r[i] = Σ_j x, m[i] = max_j x, over any number of columns."""
+    j = add(multiply("jo", 2 * v), "l")
+    inside = op("<", j, "m")
+    x = ref("x", "i", j)
+    tail = (loop("l", 2 * v, Assign(ref("y", "i", j), op("exp2", op("neg", op("abs", x))), (inside,), "y"), kind="lane"),
+            loop("l2", 2 * v, Accumulate(SUM, ref("r", "i"), ref("x", "i", add(multiply("jo", 2 * v), "l2")),
+                                         (op("<", add(multiply("jo", 2 * v), "l2"), "m"),), "r"), kind="lane"))
+    body = (loop("i", "n", Assign(ref("r", "i"), Num(0.0), (), "r"), loop("jo", ceil_div("m", 2 * v), *tail),
+                 Assign(ref("m_", "i"), Num(-inf), (), "m_"), loop("k", "m", Accumulate(MAX, ref("m_", "i"), ref("x", "i", "k"), (), "m_")),
+                 kind="parallel"),)
+    return Kernel("row_sums", ("n", "m"), (array("x", "input", "n", "m"), array("y", "output", "n", "m"), array("r", "output", "n"),
+                                           array("m_", "output", "n")), body)
+
+
+def product(mr: int, v: int, nv: int = 2) -> Kernel:
+    """C = A·B: both operands packed by blocks with zeros past the edge, a register tile, guarded write-back."""
+    w = mr_w = nv * v
+    i, j = add(multiply("io", mr), "ii"), add(multiply("jo", w), "ji")
+    pack_b = loop("jo", ceil_div("n", w), loop("k", "p", loop("ji", w, Assign(ref("Bt", "jo", "k", "ji"), op(
+        "select", op("<", j, "n"), ref("B", "k", j), 0.0), (), "B"), kind="lane")), kind="parallel")
+    tile = ref("T", "r", "l")
+    rows = lambda s, kind="unroll": loop("r", mr, loop("l", mr_w, s, kind="lane"), kind=kind)  # noqa: E731
+    fold = Loop("k", Num(0), Var("p"), (rows(Accumulate(SUM, tile, op("*", ref("At", "k", "r"), ref("Bt", "jo", "k", "l")), (), "C")),), mark="product")
+    body: list[Stmt] = [
+        Alloc("At"), loop("k0", "p", loop("ii", mr, Assign(ref("At", "k0", "ii"), op("select", op("<", i, "m"), ref("A", i, "k0"), 0.0), (), "A"))),
+        loop("jo", ceil_div("n", w), Alloc("T"), rows(Assign(tile, Num(0.0), (), "C")), fold, rows(Assign(
+            ref("C", add(multiply("io", mr), "r"), add(multiply("jo", w), "l")), op("*", tile, ref("alpha")),
+            (op("<", add(multiply("io", mr), "r"), "m"), op("<", add(multiply("jo", w), "l"), "n")), "C"))),
+    ]
+    arrays = (array("A", "input", "m", "p"), array("B", "input", "p", "n"), array("alpha", "input"), array("C", "output", "m", "n"),
+              array("Bt", "workspace", ceil_div("n", w), "p", w), array("At", "private", "p", mr), array("T", "register", mr, w))
+    return Kernel("product", ("m", "n", "p"), arrays, (pack_b, loop("io", ceil_div("m", mr), *body, kind="parallel")))
+
+
+def masked_rows(v: int, width: int) -> Kernel:
+    """Softmax numerators of a causal tile: in-place mask, horizontal maximum, a wide lane loop of exp2, its row sums.
+
+    `o`[i] is the first visible column of the last query: a signed number of rows and columns between (bottom-right alignment).
+    """
+    j, gap = Var("j"), subtract("m", "n")
+    masked = (op("<=", j, add("i", gap)), op("<", j, "m"))
+    s, d = ref("S", "j"), add("i", gap)
+    steps: tuple[Stmt, ...] = (
+        Alloc("S"), Alloc("M"), Alloc("L"),
+        loop("j0", width, Assign(ref("S", "j0"), op("select", op("<", "j0", "m"), ref("x", "i", "j0"), 0.0), (), "S"), kind="lane"),
+        If(op("<", d, width), (loop("j", width, Assign(s, op("select", op("and", *masked), s, -inf), (), "S"), kind="lane"),)),
+        Assign(ref("M"), Num(-inf), (), "M"), loop("j1", width, Accumulate(MAX, ref("M"), ref("S", "j1"), (), "M"), kind="lane"),
+        Assign(ref("M"), op("select", op("==", ref("M"), -inf), 0.0, ref("M")), (), "M"),
+        loop("j2", width, Assign(ref("S", "j2"), op("exp2", op("-", op("*", 1.4375, ref("S", "j2")), op("*", 1.4375, ref("M")))), (), "S"), kind="lane"),
+        Assign(ref("L"), Num(0.0), (), "L"), loop("j3", width, Accumulate(SUM, ref("L"), ref("S", "j3"), (), "L"), kind="lane"),
+        loop("j4", "m", Assign(ref("y", "i", "j4"), ref("S", "j4"), (), "y")),
+        Assign(ref("z", "i"), ref("L"), (), "z"),
+    )
+    arrays = (array("x", "input", "n", "m"), array("y", "output", "n", "m"), array("z", "output", "n"), array("S", "private", width),
+              array("M", "private"), array("L", "private"))
+    return Kernel("masked_rows", ("n", "m"), arrays, (Loop("i", Num(0), Var("n"), steps, "parallel", "dynamic"),))
+
+
+def triangle() -> Kernel:
+    """Lower bounds, a triangular inner parallel loop (not collapsible), floor division and remainder of negative numbers."""
+    below = op("//", op("-", op("*", "i", 3), "n"), 4)
+    body = loop("i", "n", loop("j", "i", Accumulate(SUM, ref("y", "i", "j"), op("*", ref("x", "i"), 0.5), (), "y"), kind="parallel"),
+                loop("k", "n", Assign(ref("y", "i", "k"), op("+", ref("x", "k"), op("%", op("-", "k", "n"), 3)), (op("<", below, "k"),), "y"), lo="i"),
+                kind="parallel")
+    zero = loop("i0", "n", loop("j0", "n", Assign(ref("y", "i0", "j0"), Num(0.0), (), "y"), kind="parallel"), kind="parallel")
+    return Kernel("triangle", ("n",), (array("x", "input", "n"), array("y", "output", "n", "n")), (zero, body))
+
+
+def panels(v: int) -> Kernel:
+    """A serial loop around two parallel ones that hand on through the workspace, a condition, then a serial tail."""
+    body = (
+        loop("p", "n", loop("i", "n", Assign(ref("W", "i"), op("+", ref("x", "i"), "p"), (), "W"), kind="parallel"),
+             loop("i2", "n", Accumulate(MAX, ref("y", "i2"), ref("W", subtract(subtract("n", 1), "i2")), (), "y"), kind="parallel")),
+        If(op("<", 2, "n"), (loop("i3", "n", Assign(ref("y", "i3"), op("*", ref("y", "i3"), 2.0), (), "y"), kind="parallel"),)),
+        loop("i4", "n", Accumulate(SUM, ref("t"), ref("y", "i4"), (), "t")),
+    )
+    start = (loop("i5", "n", Assign(ref("y", "i5"), Num(-inf), (), "y")), Assign(ref("t"), Num(0.0), (), "t"))
+    arrays = (array("x", "input", "n"), array("y", "output", "n"), array("t", "output"), array("W", "workspace", "n"))
+    return Kernel("panels", ("n",), arrays, (*start, *body))
+
+
+def copied(v: int) -> Kernel:
+    """A streaming output: y = 2·x, rows of whole vectors."""
+    leaf = Assign(ref("y", "i", add(multiply("jo", v), "l")), op("*", ref("x", "i", add(multiply("jo", v), "l")), 2.0), (), "y")
+    y = Array("y", (Var("n"), multiply("m", v)), "output", stream=True)
+    body = loop("i", "n", loop("jo", "m", loop("l", v, leaf, kind="lane")), kind="parallel")
+    return Kernel("copied", ("n", "m"), (array("x", "input", "n", multiply("m", v)), y), (body,))
+
+
+def function(name: str, kind: str, v: int) -> Kernel:
+    """One function of FUNCS on every element of a, b (and a condition on them), in a lane loop or a serial one."""
+    i = add(multiply("io", 2 * v), "l")
+    a, b = ref("a", i), ref("b", i)
+    value: Scalar = op(name, *(a, b)[: FUNCS[name].arity]) if name != "select" else op("select", op("<", a, b), a, op("neg", b))
+    match name:
+        case "<" | "<=" | "==":
+            value = op("select", op(name, a, b), a, op("+", b, 1.0))
+        case "and" | "or":
+            value = op("select", op(name, op("<", a, b), op("<", 0.0, a)), a, 0.0)
+        case "not":
+            value = op("select", op("not", op("<", a, b)), a, 0.0)
+        case "//" | "%":
+            value = op("+", a, op(name, op("-", i, 5), 3))
+    body = loop("io", "n", loop("l", 2 * v, Assign(ref("y", i), value, (), "y"), kind=kind), kind="parallel")
+    size = multiply("n", 2 * v)
+    return Kernel("function", ("n",), (array("a", "input", size), array("b", "input", size), array("y", "output", size)), (body,))
