@@ -35,7 +35,7 @@ class Site:
     """A piece of a leaf that is evaluated as a whole or not at all.
 
     `calls` are the functions of data by name; `work` is the same with a product and the sum that takes it counted as one
-    `fma`. `lives` maps the local arrays in scope to the Alloc that they come from. `name` is the leaf's definition.
+    `fma`. `lives` maps the local arrays in scope to the Alloc that they come from.
     """
 
     loops: tuple[Loop, ...]
@@ -46,7 +46,7 @@ class Site:
     work: Mapping[str, int]
     place: Place
     lives: Mapping[str, Life]
-    name: str
+    leaf: Leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _leaf(s: Leaf, at: _Scope, spaces: Mapping[str, str]) -> Iterator[Site]:
     value = op(MONOIDS[s.monoid].function, s.target, s.value) if isinstance(s, Accumulate) else s.value
     for k, (path, loads, calls, work) in enumerate(_arms(value, ())):
         stores = (s.target,) if k == 0 else ()
-        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work, place, at.lives, s.name)
+        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work, place, at.lives, s)
 
 
 def _place(s: Leaf, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> Place:

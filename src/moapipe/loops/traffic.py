@@ -1,0 +1,223 @@
+"""In: a kernel, numbers for its sizes, a capacity. Out: the bytes that pass between that capacity and what lies beyond it.
+
+The third count. The model finds, from the outside in, the outermost loops of which one iteration fits the capacity: what they
+touch is fetched once for each iteration of the loops around them. docs/cost_model.md derives it and says what it cannot know.
+`simulate` is its oracle: a fully associative cache with least-recently-used replacement, fed with the interpreter's trace.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from moapipe.algebra.index import evaluate
+from moapipe.algebra.scalar import Num, Op, Ref
+from moapipe.loops.footprint import Census, Image
+from moapipe.loops.interpret import Event
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
+from moapipe.loops.site import Site, sites
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one array past a level. `read`: fetched because they are loaded. `allocated`: lines whose first touch is a
+    store; a cache that allocates on writes fetches them too, unless the store streams past it. `written`: written back."""
+
+    read: int
+    allocated: int
+    written: int
+
+
+def traffic(
+    kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, capacity_bytes: int, line_bytes: int = 64, *, threads: int = 1, sharers: int = 1,
+) -> dict[str, Traffic]:
+    """Bytes past a capacity, for every array but registers, over all threads. `Reuse` answers for many capacities at once."""
+    return Reuse(kernel, sizes, element_bytes, line_bytes, threads=threads, sharers=sharers).past(capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of one iteration of `loops` whose data stay in the cache; of a `stream` loop one iteration does at a time."""
+
+    pieces: tuple[Site, ...]
+    loops: tuple[Loop, ...]
+    stream: Loop | None = None
+
+
+class Reuse:
+    """The reuse of one kernel at given sizes. `threads` work in all, `sharers` of them on each instance of the cache."""
+
+    def __init__(self, kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, line_bytes: int = 64, *, threads: int = 1, sharers: int = 1) -> None:
+        self._census = Census({**{s: int(sizes[s]) for s in kernel.sizes}, "threads": threads})
+        self._kernel, self._line = kernel, line_bytes
+        self._pack = max(1, line_bytes // element_bytes)
+        self._instances, self._sharers = max(1, threads // sharers), min(sharers, threads)
+        self._shapes = {a.name: tuple(evaluate(s, self._census.sizes) for s in a.shape) for a in kernel.arrays if a.space != "register"}
+        self._inside: dict[int, list[Site]] = {}
+        for p in sites(kernel):
+            for statement in (*p.loops, p.leaf):
+                self._inside.setdefault(id(statement), []).append(p)
+        self._sets: dict[tuple[object, ...], int] = {}
+
+    def past(self, capacity_bytes: int) -> dict[str, Traffic]:
+        """Traffic past a cache of that capacity (of one instance)."""
+        lines = capacity_bytes // self._line
+        chunks = list(self._cut(self._kernel.body, (), lines))
+        return {a: self._array(a, chunks, lines) for a in self._shapes}
+
+    def _array(self, array: str, chunks: list[Chunk], lines: int) -> Traffic:
+        """Chunk by chunk; neighbours between which the array's data stay are taken together."""
+        read = allocated = written = 0.0
+        mine = [(k, c) for k, c in enumerate(chunks) if array in self._touched(c.pieces)]
+        while mine:
+            pieces, loops = mine[0][1].pieces, mine[0][1].loops
+            while len(mine) > 1 and mine[1][0] == mine[0][0] + 1 and self._carried(array, mine[0][1], mine[1][1], lines):
+                mine.pop(0)
+                pieces += mine[0][1].pieces
+            mine.pop(0)
+            spread = self._spread(array, pieces, loops)
+            both, stores = (self._lines(array, pieces, loops, what) for what in ("both", "stores"))
+            first = self._lines(array, _before_loads(array, pieces), loops, "stores")
+            read, allocated, written = read + spread * (both - first), allocated + spread * first, written + spread * stores
+        return Traffic(*(round(x) * self._line for x in (read, allocated, written)))
+
+    def _carried(self, array: str, a: Chunk, b: Chunk, lines: int) -> bool:
+        """Does what `a` leaves of the array stay until `b` uses it? Every iteration of a stream must touch all of it."""
+        if a.loops != b.loops:
+            return False
+        sizes = []
+        for c in (a, b):
+            inner = (*c.loops, c.stream) if c.stream else c.loops
+            if self._part(array, c.pieces, inner) < self._part(array, c.pieces, c.loops):
+                return False
+            sizes.append({x: self._part(x, c.pieces, inner) for x in self._touched(c.pieces)})
+        return sum(max(sizes[0].get(x, 0), sizes[1].get(x, 0)) for x in sizes[0] | sizes[1]) <= lines
+
+    # -------------------------------------------------------------- which loops fit
+
+    def _cut(self, body: Body, loops: tuple[Loop, ...], lines: int) -> Iterator[Chunk]:
+        """Parts of one iteration, each with the loops outside of it, such that nothing is reused between two parts."""
+        group: tuple[Site, ...] = ()
+        for s in _statements(body):
+            pieces = tuple(self._inside.get(id(s), ()))
+            if self._working_set((*group, *pieces), loops) <= lines:
+                group = (*group, *pieces)
+                continue
+            if group:
+                yield Chunk(group, loops)
+                group = ()
+            if isinstance(s, Loop) and self._working_set(pieces, (*loops, s)) > lines:
+                yield from self._cut(s.body, (*loops, s), lines)
+            elif isinstance(s, Loop) and self._working_set(pieces, loops) > lines:
+                yield Chunk(pieces, loops, s)
+            else:
+                group = pieces
+        if group:
+            yield Chunk(group, loops)
+
+    def _working_set(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
+        """Distinct lines that `pieces` touch in one iteration of `loops`, on average; of all sharers at once."""
+        mine = self._per_iteration(pieces, loops)
+        shared = [s for s in loops if s.kind == "parallel"]
+        if self._sharers == 1 or not shared:
+            return mine
+        trips = self._runs(tuple(shared))
+        all_of_them = self._per_iteration(pieces, tuple(s for s in loops if s.kind != "parallel"))
+        return mine + max(0.0, all_of_them - mine) * (min(self._sharers, trips) - 1) / max(1, trips - 1)
+
+    def _per_iteration(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
+        return sum(self._part(a, pieces, loops) for a in self._touched(pieces))
+
+    def _part(self, array: str, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
+        """Lines of one array in one iteration of `loops`, on average."""
+        return self._lines(array, pieces, loops, "both") / max(1, self._runs(loops))
+
+    def _spread(self, array: str, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
+        """How many instances fetch what a chunk outside the parallel loops touches: contiguous blocks of iterations overlap."""
+        parallel = [s for p in pieces for s in p.loops[len(loops):] if s.kind == "parallel"]
+        if self._instances == 1 or not parallel or any(s.kind == "parallel" for s in loops):
+            return 1.0
+        nest = tuple(dict.fromkeys(parallel))
+        trips = max(1, self._runs((*loops, *nest)) // max(1, self._runs(loops)))
+        once = self._lines(array, pieces, loops, "both")
+        each = self._lines(array, tuple(p for p in pieces if set(nest) <= set(p.loops)), (*loops, *nest), "both")
+        times = max(1.0, each / once) if once else 1.0
+        return min(times, 1 + (times - 1) * self._instances / trips, self._instances)
+
+    def _runs(self, loops: tuple[Loop, ...]) -> int:
+        return self._census.runs(loops, ())
+
+    # -------------------------------------------------------------- distinct lines
+
+    def _touched(self, pieces: Iterable[Site]) -> list[str]:
+        return list(dict.fromkeys(r.array for p in pieces for r in (*p.loads, *p.stores) if r.array in self._shapes))
+
+    def _lines(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str) -> int:
+        """Distinct (iteration of `loops`, line of `array`). Rows start at lines, or, where they do not, are taken as dense if whole."""
+        shape, pack = self._shapes[array], self._pack
+        if pack == 1 or not shape or len(shape) == 1 or shape[-1] % pack == 0:
+            return self._distinct(array, pieces, loops, what, pack)
+        elements, rows = (self._distinct(array, pieces, loops, what, k) for k in (1, max(shape[-1], 1)))
+        return -(-elements // pack) if elements == rows * shape[-1] else self._distinct(array, pieces, loops, what, pack)
+
+    def _distinct(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str, pack: int) -> int:
+        prefix = [s.var for s in loops]
+        key = (array, tuple(map(id, pieces)), tuple(prefix), what, pack)
+        if key not in self._sets:
+            images: list[Image] = []
+            for p in pieces:
+                for r in dict.fromkeys((p.loads if what != "stores" else ()) + (p.stores if what != "loads" else ())):
+                    images += self._census.images(p, _packed(r, pack), prefix) if r.array == array else []
+            self._sets[key] = self._census.distinct(images)
+        return self._sets[key]
+
+
+def _packed(r: Ref, pack: int) -> Ref:
+    return r if pack == 1 or not r.index else Ref(r.array, (*r.index[:-1], Op("//", (r.index[-1], Num(pack)))))
+
+
+def _statements(body: Body) -> Iterator[Loop | Leaf]:
+    """The loops and leaves of one iteration; what stands under a condition counts with the condition of its sites."""
+    for s in body:
+        match s:
+            case Loop() | Assign() | Accumulate():
+                yield s
+            case If():
+                yield from _statements(s.body)
+            case Alloc():
+                pass
+
+
+def _before_loads(array: str, pieces: Sequence[Site]) -> tuple[Site, ...]:
+    """Sites that store to `array` before any site, in the order of the text, has loaded from it."""
+    out: list[Site] = []
+    for p in pieces:
+        if any(r.array == array for r in p.loads):
+            break
+        out += [p] if any(r.array == array for r in p.stores) else []
+    return tuple(out)
+
+
+def simulate(kernel: Kernel, trace: Iterable[Event], element_bytes: int, capacity_bytes: int, line_bytes: int = 64) -> dict[str, Traffic]:
+    """The same numbers from a trace of `interpret.run`, by a fully associative LRU cache of whole lines, flushed at the end.
+
+    Every array starts at a line of its own; all lives of a private array lie in the same place. Registers are not memory.
+    """
+    pack, room = max(1, line_bytes // element_bytes), capacity_bytes // line_bytes
+    memory = [a.name for a in kernel.arrays if a.space != "register"]
+    read, allocated, written = ({a: 0 for a in memory} for _ in range(3))
+    cache: OrderedDict[tuple[str, int], bool] = OrderedDict()
+    for array, _, offset, store in trace:
+        if array not in read:
+            continue
+        line = (array, offset // pack)
+        if line not in cache:
+            (allocated if store else read)[array] += line_bytes
+        cache[line] = cache.pop(line, False) or store
+        if len(cache) > room:
+            (victim, _), dirty = cache.popitem(last=False)
+            written[victim] += line_bytes if dirty else 0
+    for (array, _), dirty in cache.items():
+        written[array] += line_bytes if dirty else 0
+    return {a: Traffic(read[a], allocated[a], written[a]) for a in read}

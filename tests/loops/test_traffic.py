@@ -1,0 +1,96 @@
+"""Traffic past a capacity: between the oracle's numbers at half and at twice the capacity, exact where everything fits."""
+
+from __future__ import annotations
+
+import pytest
+from tests.loops.nests import NESTS, array, loop, ref, sizes_for
+from tests.loops.test_interpret import inputs_for
+
+from moapipe.algebra.scalar import op
+from moapipe.loops.cost import count
+from moapipe.loops.interpret import run
+from moapipe.loops.onf import Accumulate, Assign, Kernel
+from moapipe.loops.traffic import Reuse, Traffic, simulate, traffic
+
+FACTOR = 2.0
+"""docs/cost_model.md states it: oracle(2C) <= model(C) <= 2·oracle(C/2), from eight lines up."""
+
+
+def total(t):
+    return sum(x.read + x.allocated + x.written for x in t.values())
+
+
+@pytest.mark.parametrize("line", [8, 64])
+@pytest.mark.parametrize("size", [(24, 4), (17, 3), (9, 8)])
+@pytest.mark.parametrize("name", NESTS)
+def test_model_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name, size, line):
+    k = NESTS[name]
+    sizes = sizes_for(k, *size)
+    trace = run(k, sizes, inputs_for(k, sizes), trace=True).trace
+    reuse = Reuse(k, sizes, 8, line)
+    for c in [8 * line * 2**q for q in range(0, 11, 2)]:
+        found = total(reuse.past(c))
+        assert total(simulate(k, trace, 8, 2 * c, line)) <= found <= FACTOR * total(simulate(k, trace, 8, c // 2, line)), c
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 17])
+@pytest.mark.parametrize("name", NESTS)
+def test_the_extremes(name, n):
+    """Everything fits: each array once, as the footprint says. One element fits: never more than the accesses."""
+    k = NESTS[name]
+    sizes = sizes_for(k, n)
+    trace = run(k, sizes, inputs_for(k, sizes), trace=True).trace
+    reuse, c = Reuse(k, sizes, 8, 8), count(k, sizes, 8)
+    roomy = reuse.past(1 << 30)
+    assert roomy == simulate(k, trace, 8, 1 << 30, 8)
+    for a, t in c.footprint.items():
+        if t.space in ("input", "output", "workspace"):
+            assert roomy[a].read + roomy[a].allocated >= 8 * max(t.read, t.written) and roomy[a].written == 8 * t.written
+    assert total(reuse.past(8)) <= 2 * (c.loaded_bytes + c.stored_bytes)
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_never_below_the_footprint(name):
+    k = NESTS[name]
+    sizes = sizes_for(k, 40, 8)
+    reuse, c = Reuse(k, sizes, 8, 64), count(k, sizes, 8)
+    for past in (reuse.past(512 << q) for q in range(12)):
+        for a, t in c.footprint.items():
+            if t.space in ("input", "output"):
+                assert past[a].read >= 8 * (t.read if t.space == "input" else 0) and past[a].written >= 8 * t.written
+
+
+def matmul():
+    """C = A·B by rows: B is read again for every row unless it fits."""
+    body = (loop("i", "n", loop("j", "n", Assign(ref("C", "i", "j"), op("*", 0.0, 1.0), (), "C")),
+                 loop("l", "n", loop("k", "n", Accumulate("sum", ref("C", "i", "k"), op("*", ref("A", "i", "l"), ref("B", "l", "k")), (), "C"))), kind="parallel"),)
+    return Kernel("matmul", ("n",), tuple(array(x, s, "n", "n") for x, s in (("A", "input"), ("B", "input"), ("C", "output"))), body)
+
+
+def test_what_does_not_fit_is_read_again():
+    n, square = 64, 64 * 64 * 8
+    small, large = (traffic(matmul(), {"n": n}, 8, c) for c in (square // 2, 2 * square))
+    assert small == {"A": Traffic(square, 0, 0), "B": Traffic(n * square, 0, 0), "C": Traffic(0, square, square)}
+    assert large == {"A": Traffic(square, 0, 0), "B": Traffic(square, 0, 0), "C": Traffic(0, square, square)}
+
+
+def test_threads_with_caches_of_their_own_all_fetch_what_they_share():
+    n, square = 64, 64 * 64 * 8
+    own = traffic(matmul(), {"n": n}, 8, 2 * square, threads=4)
+    assert own["B"].read == pytest.approx(4 * square, rel=0.05) and own["A"].read == square
+    assert traffic(matmul(), {"n": n}, 8, 2 * square, threads=4, sharers=4)["B"].read == square
+
+
+def test_threads_on_one_cache_share_its_room():
+    """Rows of C and A are each thread's own, B is common: 16 threads at work need 16 rows more, and thrash where one fits."""
+    n, square = 64, 64 * 64 * 8
+    room = square + 8 * 1024
+    assert traffic(matmul(), {"n": n}, 8, room)["B"].read == square
+    assert traffic(matmul(), {"n": n}, 8, room, threads=16, sharers=16)["B"].read > square
+    assert traffic(matmul(), {"n": n}, 8, room + 16 * 1024, threads=16, sharers=16)["B"].read == square
+
+
+@pytest.mark.parametrize("name", ["tiled_scores_causal", "row_attention"])
+def test_large_sizes_take_no_longer(name):
+    t = traffic(NESTS[name], sizes_for(NESTS[name], 8192, 64), 8, 1 << 20)
+    assert t["Q"].read >= 2 * 8192 * 64 * 8
