@@ -1,0 +1,337 @@
+"""In: loop nests. Out: the questions that lifts ask before they act: who touches what, which iterations are independent,
+which conditions always hold, what a value is past the edge of an axis.
+
+Everything here is conservative: "yes" is proved, "no" may only mean that it could not be proved. Inputs, outputs and
+workspace are taken not to overlap (the manifest says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from moapipe.algebra.index import Affine, Atom, affine, combine, constant, expression, maximum, minimum, simplify, subtract
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, variables
+from moapipe.loops.onf import Accumulate, Alloc, Body, Leaf, Loop, leaves, read, statements, written
+
+UNIT: dict[str, float] = {"sum": 0.0, "product": 1.0, "max": -inf, "min": inf}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One reference to an array: by which leaf, inside which loops (outermost first), and whether it stores."""
+
+    ref: Ref
+    leaf: Leaf
+    loops: tuple[Loop, ...]
+    store: bool
+
+
+def accesses(body: Body, array: str | None = None) -> Iterator[Access]:
+    """Every array reference in program order; an accumulation's target counts once, as a store."""
+    for leaf, loops, conditions in leaves(body):
+        for e in (*conditions, *leaf.where, leaf.value):
+            for r in references(e):
+                if array is None or r.array == array:
+                    yield Access(r, leaf, loops, False)
+        if array is None or leaf.target.array == array:
+            yield Access(leaf.target, leaf, loops, True)
+
+
+def clash(p: Body, q: Body) -> bool:
+    """True unless the order of `p` and `q` is immaterial: neither writes what the other touches."""
+    return bool(read(p) & written(q) or written(p) & (read(q) | written(q)))
+
+
+# ------------------------------------------------------------------ bounds
+
+
+def hull(loop: Loop) -> tuple[Scalar, Scalar]:
+    """A range that contains the loop's, constant where one side of its min or max is constant."""
+    return _tightest(loop.lo, "max"), _tightest(loop.hi, "min")
+
+
+def _tightest(e: Scalar, name: str) -> Scalar:
+    numbers = [a for a in _alternatives(e, name) if constant(a) is not None]
+    return numbers[0] if numbers else e
+
+
+def _alternatives(e: Scalar, name: str) -> tuple[Scalar, ...]:
+    """The arguments of a nested min (max), or the expression itself."""
+    match e:
+        case Op(f, (a, b)) if f == name:
+            return _alternatives(a, name) + _alternatives(b, name)
+        case _:
+            return (e,)
+
+
+def span(form: Affine, inner: Mapping[str, Loop]) -> tuple[int, int] | None:
+    """Least and largest value of the part of `form` in constants and `inner` variables; None when a range is symbolic."""
+    least = most = form.get(1, 0)
+    for atom, c in form.items():
+        if isinstance(atom, Var) and atom.name in inner:
+            lo, hi = (constant(e) for e in hull(inner[atom.name]))
+            if lo is None or hi is None:
+                return None
+            ends = (c * lo, c * max(lo, hi - 1))
+            least, most = least + min(ends), most + max(ends)
+        elif atom != 1 and variables(atom) & set(inner):
+            return None
+    return least, most
+
+
+def always(atom: Scalar, loops: Sequence[Loop]) -> bool:
+    """The comparison is proved to hold for every iteration of `loops` and all non-negative sizes."""
+    match atom:
+        case Op("<" | "<=" as name, (a, b)):
+            return _below(affine(subtract(a, b)), tuple(loops), -1 if name == "<" else 0)
+        case _:
+            return False
+
+
+def least(a: Scalar, b: Scalar) -> Scalar:
+    """min(a, b), decided where it can be proved."""
+    return a if always(Op("<=", (a, b)), ()) else b if always(Op("<=", (b, a)), ()) else minimum(a, b)
+
+
+def greatest(a: Scalar, b: Scalar) -> Scalar:
+    """max(a, b), decided where it can be proved."""
+    return b if always(Op("<=", (a, b)), ()) else a if always(Op("<=", (b, a)), ()) else maximum(a, b)
+
+
+def never(atom: Scalar, loops: Sequence[Loop]) -> bool:
+    """The comparison is proved to fail for every iteration."""
+    return always(negation(atom), loops)
+
+
+def negation(atom: Scalar) -> Scalar:
+    match atom:
+        case Op("<", (a, b)):
+            return Op("<=", (b, a))
+        case Op("<=", (a, b)):
+            return Op("<", (b, a))
+        case _:
+            return Op("not", (atom,))
+
+
+def _below(form: Affine, loops: tuple[Loop, ...], limit: int) -> bool:
+    """form <= limit is proved; loop variables go to the end of their range, innermost first."""
+    for i in reversed(range(len(loops))):
+        c = form.get(Var(loops[i].var), 0)
+        if c:
+            rest = combine(form, {Var(loops[i].var): c}, -1)
+            ends = [subtract(e, 1) for e in _last(loops[i])] if c > 0 else list(_alternatives(loops[i].lo, "max"))
+            return any(_below(combine(rest, {k: c * v for k, v in affine(e).items()}), loops[:i], limit) for e in ends)
+    return _relaxed(form, limit)
+
+
+def _last(loop: Loop) -> tuple[Scalar, ...]:
+    """Upper bounds of a loop that runs at all: with lo >= 0, hi = max(y, 0)//f means hi = y//f."""
+    out = _alternatives(loop.hi, "min")
+    if (constant(loop.lo) or 0) < 0 or constant(loop.lo) is None:
+        return out
+    return tuple(_unclamped(e) for e in out)
+
+
+def _unclamped(e: Scalar) -> Scalar:
+    match e:
+        case Op("max", (y, Num(0))):
+            return y
+        case Op("//", (Op("max", (y, Num(0))), f)):
+            return Op("//", (y, f))
+        case _:
+            return e
+
+
+def _relaxed(form: Affine, limit: int) -> bool:
+    """form <= limit from: sizes are non-negative, f·⌊x/f⌋ <= x <= f·⌊x/f⌋ + f - 1, min <= each argument <= max."""
+    for atom, c in form.items():
+        rest = {k: v for k, v in form.items() if k != atom}
+        if (larger := _larger_quotient(atom, c, rest)) is not None:
+            return _relaxed({k: v for k, v in rest.items() if k != larger}, limit)
+        match atom:
+            case Op("//", (x, Num(f))) if isinstance(f, int) and f > 0 and c % f == 0:
+                bound = affine(x) if c > 0 else combine(affine(x), {1: f - 1}, -1)
+                return _relaxed(combine(rest, {k: v * (c // f) for k, v in bound.items()}), limit)
+            case Op("min" | "max" as name, args) if (c > 0) == (name == "min"):
+                return any(_relaxed(combine(rest, {k: v * c for k, v in affine(a).items()}), limit) for a in args)
+            case _:
+                pass
+    return all(c < 0 for k, c in form.items() if k != 1) and form.get(1, 0) <= limit
+
+
+def _larger_quotient(atom: Atom, c: int, rest: Affine) -> Atom | None:
+    """In c·(x // f) - c·(y // f) with y - x >= 0: the second term's atom; the two together are at most 0."""
+    match atom:
+        case Op("//", (x, f)) if c > 0:
+            for other, d in rest.items():
+                match other:
+                    case Op("//", (y, g)) if f == g and d == -c and (constant(subtract(y, x)) or 0) > 0:
+                        return other
+                    case _:
+                        pass
+    return None
+
+
+def first_true(atom: Scalar, var: str) -> tuple[Scalar | None, Scalar | None]:
+    """(lo, hi) such that the comparison a < b, affine in `var` with any coefficient, holds for lo <= var < hi.
+
+    The side that the comparison does not bound is None. The numerator of a rounded-down upper bound is kept
+    non-negative, so that truncating and flooring division agree.
+    """
+    match atom:
+        case Op("<" | "<=" as name, (a, b)):
+            form = affine(subtract(a, b))
+            c = form.pop(Var(var), 0)
+            slack = expression({k: -v for k, v in combine(form, {1: 1 if name == "<" else 0}).items()})  # c·var <= slack
+        case _:
+            return None, None
+    if c == 0 or any(var in variables(k) for k in form if k != 1):
+        return None, None
+    if c > 0:
+        top = Op("max", (Num(0), Op("+", (slack, Num(c)))))
+        return None, simplify(Op("//", (top, Num(c))))
+    low = Op("max", (Num(0), Op("+", (Op("-", (Num(0), slack)), Num(-c - 1)))))
+    return simplify(Op("//", (low, Num(-c)))), None
+
+
+# ------------------------------------------------------------------ independence of iterations
+
+
+def own_block(a: Loop, b: Loop, array: str) -> bool:
+    """Iteration v of loop `a` and of loop `b` (same variable) touches only elements of `array` that no other iteration
+    touches: along some dimension all accesses are c·v + (what is fixed) + (a part inside one stride of |c|)."""
+    touched = [x for s in (a, b) for x in accesses((s,), array)]
+    rank = len(touched[0].ref.index) if touched else 0
+    return not touched or any(_separates(a.var, touched, d) for d in range(rank))
+
+
+def _separates(var: str, touched: Sequence[Access], dim: int) -> bool:
+    base: Affine | None = None
+    low, high = 0, 0
+    for n, x in enumerate(touched):
+        form = affine(x.ref.index[dim])
+        inner = {l.var: l for l in x.loops if l.var != var}
+        if any(var in variables(k) for k in form if k != 1 and k != Var(var)):
+            return False
+        part = span({k: v for k, v in form.items() if k != Var(var)}, inner)
+        fixed: Affine = {k: v for k, v in form.items() if k != 1 and not variables(k) & set(inner)}
+        if part is None or (base is not None and fixed != base):
+            return False
+        base, low, high = fixed, part[0] if n == 0 else min(low, part[0]), part[1] if n == 0 else max(high, part[1])
+    stride = abs((base or {}).get(Var(var), 0))
+    return stride > 0 and high - low < stride
+
+
+def carried(loop: Loop) -> tuple[str, ...]:
+    """Arrays that outlive an iteration, are written in the loop, and are not split among its iterations: races and folds."""
+    local = {s.array for s in statements(loop.body) if isinstance(s, Alloc)}
+    return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x)))
+
+
+def permutable(bottom: Body, loops: Sequence[Loop]) -> str:
+    """Why the loops around the leaves `bottom` may not be interchanged freely, or "" when they may.
+
+    A fold's terms may come in any order (its monoid commutes, up to rounding); an assignment must not read what the
+    nest writes at another place, and must not overwrite an element that an earlier iteration stored.
+    """
+    stored = written(bottom)
+    for leaf, _, _ in leaves(bottom):
+        reads = [r for e in (leaf.value, *leaf.where) for r in references(e)]
+        if any(r.array in stored and r != leaf.target for r in reads):
+            return f"{leaf.name} reads {sorted(stored & {r.array for r in reads})} while writing it"
+        loose = [l.var for l in loops if not any(l.var in variables(i) for i in leaf.target.index)]
+        if loose and not (isinstance(leaf, Accumulate) and leaf.target.array not in {r.array for r in reads}):
+            return f"{leaf.name} stores {leaf.target.array} again for every {', '.join(loose)}"
+    return ""
+
+
+# ------------------------------------------------------------------ values past an edge
+
+Beyond = float | Literal["finite", "below", "unknown"]
+"""A number; or finite; or finite or -inf ("below"); or anything."""
+
+
+def beyond(e: Scalar, arrays: Mapping[str, Beyond], false: frozenset[Scalar]) -> Beyond:
+    """The value of `e` where the comparisons in `false` do not hold, given what each array holds there.
+
+    Arrays that are not in the mapping are unknown. Temporaries are taken to be finite where the definitions allow it:
+    an infinite score or value would break 0·x = 0, as it does in the definitions themselves (IEEE 754, 0·∞ = NaN).
+    """
+    match e:
+        case Num(v):
+            return float(v)
+        case Var():
+            return "finite"
+        case Ref(array, _):
+            return arrays.get(array, "unknown")
+        case Op("select", (c, x, y)):
+            return _beyond_select(c, x, y, arrays, false)
+        case Op(name, args):
+            return _beyond_op(name, [beyond(a, arrays, false) for a in args])
+        case _:
+            return "unknown"
+
+
+def _beyond_select(c: Scalar, x: Scalar, y: Scalar, arrays: Mapping[str, Beyond], false: frozenset[Scalar]) -> Beyond:
+    if set(conjuncts(c)) & false:
+        return beyond(y, arrays, false)
+    a, b = beyond(x, arrays, false), beyond(y, arrays, false)
+    match c:
+        case Op("==", (z, Num(v))) if v == -inf and z == y and _is_finite(a) and b in ("below", "finite"):
+            return "finite"  # select(m == -inf, finite, m)
+        case _:
+            return _join(a, b)
+
+
+def conjuncts(c: Scalar) -> tuple[Scalar, ...]:
+    """The atoms of a conjunction."""
+    match c:
+        case Op("and", (a, b)):
+            return conjuncts(a) + conjuncts(b)
+        case _:
+            return (c,)
+
+
+def _is_finite(v: Beyond) -> bool:
+    return v == "finite" or (isinstance(v, float) and abs(v) < inf)
+
+
+def _join(a: Beyond, b: Beyond) -> Beyond:
+    if a == b:
+        return a
+    if _is_finite(a) and _is_finite(b):
+        return "finite"
+    low = [v in ("below", -inf) or _is_finite(v) for v in (a, b)]
+    return "below" if all(low) else "unknown"
+
+
+def _beyond_op(name: str, args: list[Beyond]) -> Beyond:
+    match name, args:
+        case "*", [a, b] if 0.0 in (a, b) and _is_finite(a) and _is_finite(b):
+            return 0.0
+        case "*", [a, b] if isinstance(a, float) and isinstance(b, float) and a == -inf and b > 0:
+            return -inf
+        case ("+" | "-"), [a, b] if a == -inf and _is_finite(b):
+            return -inf
+        case "+", [a, b] if b == -inf and _is_finite(a):
+            return -inf
+        case ("exp" | "exp2"), [a] if a == -inf:
+            return 0.0
+        case ("exp" | "exp2"), ["below"]:
+            return "finite"
+        case ("+" | "-" | "*" | "neg" | "exp" | "exp2" | "max" | "min"), _ if all(map(_is_finite, args)):
+            return "finite"
+        case "max", [a, b] if "unknown" not in (a, b) and inf not in (a, b):
+            return "finite" if _is_finite(a) or _is_finite(b) else "below"
+        case _:
+            return "unknown"
+
+
+def fold_beyond(monoid: str, value: Beyond, start: Beyond) -> Beyond:
+    """What a fold of such values holds when it started at `start`."""
+    if value == UNIT[monoid]:
+        return start
+    return _join(start, value) if monoid in ("max", "min") else ("finite" if _is_finite(value) and _is_finite(start) else "unknown")

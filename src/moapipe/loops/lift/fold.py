@@ -1,0 +1,348 @@
+"""Lifts that change how folds run: online, privatise, accumulate_in, recompute. In and out: a Kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, references, text, variables
+from moapipe.loops.legal import accesses, own_block
+from moapipe.loops.lift.scope import (
+    Names,
+    fresh,
+    is_unit,
+    known,
+    listed,
+    nest,
+    refusal,
+    target_loops,
+    temporary,
+    with_arrays,
+)
+from moapipe.loops.onf import (
+    Accumulate,
+    Alloc,
+    Array,
+    Assign,
+    Body,
+    If,
+    Kernel,
+    Leaf,
+    Loop,
+    Stmt,
+    definitions,
+    leaves,
+    map_expressions,
+    map_references,
+    map_statements,
+    read,
+    rename_variables,
+    written,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Homogeneous:
+    """P = f(x - g·z(M)), f exp or exp2: `shift` is g·z(M) with M's reference kept, `function` is f."""
+
+    function: str
+    shift: Scalar
+
+
+def online(k: Kernel, *, axis: str, maximum: str, weights: str, folds: Names, shift: str = "") -> Kernel:
+    """Fuse loops over `axis` although `maximum` is complete only after the first: whenever it grows, the sum-folds are
+    scaled by exp2(g·old - g·new), so that they hold what they would hold with the new maximum all along.
+
+    The use, tile by tile, of the law online_softmax over the monoid (m, l, o) (Milakov and Gimelshein, arXiv:1805.02867).
+    Legal when M = `maximum` is a max-fold; P = `weights` is exp2(x - g·Z(M)) with x free of M, Z(M) = M or the safe
+    select(M == -inf, 0, M), written in place or as the definition `shift`; the `folds` are sums, linear in P, and the
+    only readers of P; nothing else in the loops reads M. Where M was -inf the scale is exp2(-inf) = 0, and the folds
+    are empty: identity ⊕ identity is the identity.
+    """
+    known(k, "online", (maximum, weights, *folds, *([shift] if shift else [])))
+    fresh(k, "online", f"{maximum}_old", f"{maximum}_scale")
+    done: list[str] = []
+
+    def go(body: Body) -> Body:
+        loops = [s for s in body if isinstance(s, Loop) and s.var == axis]
+        if len(loops) < 2 or maximum not in definitions(tuple(loops)):
+            return tuple(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s for s in body)
+        done.append(axis)
+        return _fused_online(k, body, loops, axis, maximum, weights, folds, shift)
+
+    body = go(k.body)
+    if not done:
+        raise refusal("online", f"{maximum} {axis}", f"no sibling loops over {axis} with the fold {maximum}", "fuse the axes outside first")
+    a = k.array(maximum)
+    return with_arrays(k, body, add=(replace(a, name=f"{maximum}_old"), replace(a, name=f"{maximum}_scale")))
+
+
+def _fused_online(
+    k: Kernel, body: Body, loops: Sequence[Loop], axis: str, maximum: str, weights: str, folds: Names, shift: str
+) -> Body:
+    first = next(i for i, s in enumerate(body) if s is loops[0])
+    last = next(i for i, s in enumerate(body) if s is loops[-1])
+    between = tuple(s for s in body[first:last] if not any(s is l for l in loops))
+    shifts = tuple(s for s in between if shift and definitions((s,)) == {shift})
+    others = tuple(s for s in between if s not in shifts)
+    inner = tuple(s for l in loops for s in l.body)
+    if late := read(others) & written(inner):
+        raise refusal("online", f"{maximum} {axis}", f"{listed(definitions(others))} reads {listed(late)} between the loops")
+    form = _check_online(k, loops, shifts, axis, maximum, weights, folds, shift)
+    if used := {x.leaf.name for x in accesses(body[last + 1 :], k.array(weights).name) if not x.store}:
+        raise refusal("online", f"{weights} {axis}", f"{weights} is read by {listed(used)} after the loop, where it would be unscaled")
+    new = _rescaled(loops, shifts, axis, maximum, folds, form)
+    return (*body[:first], *others, *shifts, replace(loops[0], body=new), *body[last + 1 :])
+
+
+def _check_online(
+    k: Kernel, loops: Sequence[Loop], shifts: Body, axis: str, maximum: str, weights: str, folds: Names, shift: str
+) -> _Homogeneous:
+    where = f"{maximum} {axis}"
+    z = next((leaf.value for leaf, _, _ in leaves(shifts)), None)
+    form: _Homogeneous | None = None
+    if len({(l.lo, l.hi) for l in loops}) != 1:
+        raise refusal("online", where, "the loops have different bounds", "skip and clip them alike")
+    names = {maximum, *([shift] if shift else [])}
+    for l in loops:
+        for leaf, _, _ in leaves(l.body):
+            reads = {r.array for r in references(leaf.value)}
+            if leaf.name == maximum and not (isinstance(leaf, Accumulate) and leaf.monoid == "max"):
+                raise refusal("online", where, f"{maximum} is no max-fold over {axis}")
+            if leaf.name == weights:
+                form = _homogeneous(leaf.value, maximum, shift, z)
+            elif reads & names and leaf.name != maximum:
+                raise refusal("online", where, f"{leaf.name} reads {listed(reads & names)} before it is complete", f"inline it, or list it in {weights}")
+            if leaf.name in folds and not (isinstance(leaf, Accumulate) and leaf.monoid == "sum" and _linear(leaf.value, weights)):
+                raise refusal("online", f"{leaf.name} {axis}", f"{leaf.name} is no sum linear in {weights}: {text(leaf.value)}")
+            if weights in reads and leaf.name not in folds:
+                raise refusal("online", f"{leaf.name} {axis}", f"{leaf.name} reads {weights} and is not listed in folds")
+    if form is None:
+        raise refusal("online", f"{weights} {axis}", f"{weights} is not exp2(x - g·Z({maximum}))", "apply the laws base2 and safe maximum")
+    for i, a in enumerate(loops):
+        for b in loops[i + 1 :]:
+            for x in sorted(written((a,)) & (read((b,)) | written((b,))) - names):
+                if not own_block(a, b, x):
+                    raise refusal("online", f"{x} {axis}", f"{x} is complete only after the whole loop over {axis}")
+    return form
+
+
+def _homogeneous(value: Scalar, maximum: str, shift: str, z: Scalar | None) -> _Homogeneous | None:
+    match value:
+        case Op("exp" | "exp2" as f, (Op("-", (x, y)),)) if not {r.array for r in references(x)} & {maximum, shift}:
+            core = y
+            match y:
+                case Op("*", (g, r)) if not references(g) and not _negative(g):
+                    core = r
+                case _:
+                    pass
+            if isinstance(core, Ref) and shift and core.array == shift and z is not None:
+                core = z
+            return _Homogeneous(f, y) if _is_safe(core, maximum) else None
+        case _:
+            return None
+
+
+def _negative(g: Scalar) -> bool:
+    return not (isinstance(g, Num) and g.value > 0)
+
+
+def _is_safe(z: Scalar, maximum: str) -> bool:
+    """z is M, or select(M == -inf, 0, M)."""
+    match z:
+        case Ref(array, _):
+            return array == maximum
+        case Op("select", (Op("==", (Ref(a, _), Num(v))), Num(0), Ref(b, _))):
+            return a == b == maximum and v == -float("inf")
+        case _:
+            return False
+
+
+def _linear(value: Scalar, weights: str) -> bool:
+    """value = P·y with y free of P: linear, and zero where P is."""
+    match value:
+        case Ref(array, _):
+            return array == weights
+        case Op("*", (a, b)):
+            free = [weights not in {r.array for r in references(e)} for e in (a, b)]
+            return (_linear(a, weights) and free[1]) or (_linear(b, weights) and free[0])
+        case _:
+            return False
+
+
+def _rescaled(loops: Sequence[Loop], shifts: Body, axis: str, maximum: str, folds: Names, form: _Homogeneous) -> Body:
+    """The body of the fused loop: …, old ← M, M, Z, scale ← exp2(old - Z), folds ← folds·scale, weights, folds."""
+    out: list[Stmt] = []
+    for l in loops:
+        if maximum not in definitions(l.body):
+            out += l.body
+            continue
+        leaf, around = next((q, ls) for q, ls, _ in leaves(l.body) if q.name == maximum)
+        own = target_loops(leaf, around)
+        guards = tuple(w for w in leaf.where if variables(w) & {x.var for x in own} and not variables(w) & ({x.var for x in around} - {x.var for x in own}))
+        old, scale = Ref(f"{maximum}_old", leaf.target.index), Ref(f"{maximum}_scale", leaf.target.index)
+        at = next(i for i, s in enumerate(l.body) if maximum in definitions((s,)))
+        out += l.body[:at]
+        out += nest(own, (Assign(old, leaf.target, guards, f"{maximum}_old"),))
+        out += (*l.body[at : at + 1], *shifts)
+        out += nest(own, (Assign(scale, _scale(form, old, leaf.target, shifts), guards, f"{maximum}_scale"),))
+        for f in folds:
+            out += _scaling(loops, f, scale, own)
+        out += l.body[at + 1 :]
+    return tuple(out)
+
+
+def _scale(form: _Homogeneous, old: Ref, target: Ref, shifts: Body) -> Scalar:
+    """exp2(g·old - g·Z(M)) at the index of M."""
+    match form.shift:
+        case Op("*", (g, z)) if not references(g):
+            left: Scalar = Op("*", (g, old))
+        case z:
+            left = old
+    for leaf, _, _ in leaves(shifts):
+        if isinstance(z, Ref) and z.array == leaf.target.array:
+            z = Ref(z.array, leaf.target.index)
+    right = map_references(z, lambda r: Ref(r.array, target.index))
+    match form.shift:
+        case Op("*", (g, _)) if not references(g):
+            right = Op("*", (g, right))
+        case _:
+            pass
+    return op(form.function, op("-", left, right))
+
+
+def _scaling(loops: Sequence[Loop], fold: str, scale: Ref, rows: Sequence[Loop]) -> Body:
+    """F ← F·scale over the fold's own index."""
+    leaf, around = next((q, ls) for l in loops for q, ls, _ in leaves(l.body) if q.name == fold and isinstance(q, Accumulate))
+    own = target_loops(leaf, around)
+    if missing := {l.var for l in rows} - {l.var for l in own}:
+        raise refusal("online", f"{fold} {listed(missing)}", f"{fold} has no axis {listed(missing)} of the maximum")
+    gone = {l.var for l in around} - {l.var for l in own}
+    guards = tuple(w for w in leaf.where if variables(w) & {l.var for l in own} and not variables(w) & gone)
+    return nest(own, (Assign(leaf.target, op("*", leaf.target, scale), guards, fold),))
+
+
+def accumulate_in(k: Kernel, *, array: str, into: str) -> Kernel:
+    """Compute `array` in a temporary and copy it out when it is complete, as the definition `array`_copy. Legal while the
+    nests are apart."""
+    fresh(k, "accumulate_in", into)
+    k.array(array)
+    last = max((i for i, s in enumerate(k.body) if array in written((s,))), default=-1)
+    if last < 0 or len(definitions((k.body[last],))) != 1:
+        raise refusal("accumulate_in", array, f"no nest of its own writes {array}", "use it before fusing")
+    leaf, loops, _ = next(iter(leaves((k.body[last],))))
+    own = target_loops(leaf, loops)
+    gone = {l.var for l in loops} - {l.var for l in own}
+    guards = tuple(w for w in leaf.where if not variables(w) & gone)
+
+    def swap(r: Ref) -> Scalar:
+        return Ref(into, r.index) if r.array == array else r
+
+    body = map_expressions(k.body, lambda e: map_references(e, swap))
+    copy = nest([replace(l, kind="serial", mark="") for l in own], (Assign(leaf.target, Ref(into, leaf.target.index), guards, f"{array}_copy"),))
+    a = k.array(array)
+    return with_arrays(k, (*body[: last + 1], *copy, *body[last + 1 :]), add=(Array(into, a.shape, "workspace"),))
+
+
+def recompute(k: Kernel, *, which: Names, readers: Names, suffix: str = "2") -> Kernel:
+    """Give `readers` their own copy of definitions, on axes with a suffix, so that they may run in a nest of their own.
+    Always legal, while the nests are apart: definitions are pure."""
+    known(k, "recompute", (*which, *readers))
+    mine = tuple(s for s in k.body if definitions((s,)) <= set(which))
+    theirs = tuple(s for s in k.body if definitions((s,)) <= set(readers))
+    if not mine or not theirs:
+        raise refusal("recompute", listed(which), "their nests are fused with others", "recompute before fusing")
+    arrays = written(mine)
+    fresh(k, "recompute", *(f"{a}{suffix}" for a in arrays))
+
+    def rename(r: Ref) -> Scalar:
+        return Ref(f"{r.array}{suffix}", r.index) if r.array in arrays else r
+
+    both = map_expressions((*mine, *theirs), lambda e: map_references(e, rename))
+    both = rename_variables(both, {l.var: f"{l.var}{suffix}" for _, ls, _ in leaves(both) for l in ls})
+    both = map_statements(both, lambda s: (replace(s, name=f"{s.name}{suffix}"),) if isinstance(s, Leaf) and s.name in which else (s,))
+    rest = tuple(s for s in k.body if s not in theirs)
+    return with_arrays(k, (*rest, *both), add=tuple(replace(k.array(a), name=f"{a}{suffix}") for a in sorted(arrays)))
+
+
+def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:
+    """Keep one partial of a sum-fold per lane for the whole loop `at`: the fold over `lane` becomes elementwise in the
+    partials `definition`_lanes, which are folded once after the loop.
+
+    Legal because the monoid is associative and commutative, the accumulator starts at the unit, and its other updates in
+    the loop are scalings, which distribute over the partials; nobody reads it in the loop.
+    """
+    known(k, "privatise", (definition,))
+    part = f"{definition}_lanes"
+    fresh(k, "privatise", part)
+    a = temporary(k, "privatise", definition)
+    done: list[Array] = []
+
+    def go(body: Body) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop) and s.var == at and definition in written(s.body):
+                before, loop, after, array = _privatised(a, s, definition, lane, part)
+                _starts_at_unit(out, definition)
+                out += (*before, loop, *after)
+                done.append(array)
+            elif isinstance(s, Loop | If):
+                out.append(replace(s, body=go(s.body)))
+            else:
+                out.append(s)
+        return tuple(out)
+
+    body = go(k.body)
+    if not done:
+        raise refusal("privatise", f"{definition} {at}", f"no loop {at} writes {definition}")
+    return with_arrays(k, body, add=done)
+
+
+def _starts_at_unit(before: Sequence[Stmt], definition: str) -> None:
+    last = next((q for s in reversed(before) for q, _, _ in leaves((s,)) if q.target.array == definition), None)
+    if last is None or not is_unit(last, 0.0):
+        raise refusal("privatise", definition, f"{definition} does not start at 0 right before the loop")
+
+
+def _privatised(a: Array, loop: Loop, definition: str, lane: str, part: str) -> tuple[Body, Loop, Body, Array]:
+    """(initialisation, loop on partials, final fold, the partials' array)."""
+    found = [(q, ls) for q, ls, _ in leaves(loop.body) if q.target.array == definition and isinstance(q, Accumulate)]
+    if len(found) != 1 or lane not in {l.var for l in found[0][1]} or found[0][0].monoid != "sum":
+        raise refusal("privatise", f"{definition} {lane}", f"{definition} is no sum over {lane} in this loop")
+    fold, around = found[0]
+    lanes = next(l for l in around if l.var == lane)
+    rows = target_loops(fold, around)
+
+    def widen(r: Ref) -> Ref:
+        return Ref(part, (*r.index, Var(lane))) if r.array == definition else r
+
+    def go(body: Body) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop | If):
+                out.append(replace(s, body=go(s.body)))
+            elif isinstance(s, Leaf) and s.target.array == definition:
+                out += _widened(s, definition, lanes, widen)
+            elif isinstance(s, Leaf) and definition in {r.array for r in references(s.value)}:
+                raise refusal("privatise", definition, f"{s.name} reads {definition} in the loop")
+            else:
+                out.append(s)
+        return tuple(out)
+
+    spread = replace(lanes, kind="serial")
+    first = nest((*rows, spread), (Assign(widen(fold.target), Num(0.0), (), definition),))
+    last = nest((*rows, spread), (Accumulate("sum", fold.target, widen(fold.target), (), definition),))
+    return (Alloc(part), *first), replace(loop, body=go(loop.body)), last, Array(part, (*a.shape, lanes.hi), "private")
+
+
+def _widened(s: Leaf, definition: str, lanes: Loop, widen: Callable[[Ref], Ref]) -> Body:
+    """An update of the accumulator as an update of its partials."""
+    match s:
+        case Accumulate(_, target, value) if definition not in {r.array for r in references(value)}:
+            return (replace(s, target=widen(target)),)
+        case Assign(target, Op("*", (same, y))) if same == target and definition not in {r.array for r in references(y)}:
+            new = widen(target)
+            return nest((replace(lanes, kind="serial"),), (replace(s, target=new, value=op("*", new, y)),))
+        case _:
+            raise refusal("privatise", definition, f"{s.name} updates it by {text(s.value)}, which is no sum and no scaling")
+

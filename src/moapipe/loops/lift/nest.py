@@ -1,0 +1,333 @@
+"""Lifts that reshape loops: split, reorder, fuse, split_range, clip, reverse, bind. In and out: a Kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moapipe.algebra.index import add, ceil_div, coefficient, constant, extreme, is_affine_in, maximum, minimum, multiply, subtract
+from moapipe.algebra.scalar import Op, Scalar, text, variables
+from moapipe.loops.legal import accesses, always, carried, clash, first_true, greatest, hull, least, never, own_block, permutable
+from moapipe.loops.lift.scope import (
+    Names,
+    all_of,
+    axes_of,
+    chain,
+    is_leaf_body,
+    is_within,
+    known,
+    listed,
+    map_chosen,
+    nest,
+    refusal,
+    replaced,
+    some_of,
+)
+from moapipe.loops.onf import (
+    Body,
+    If,
+    Kernel,
+    Kind,
+    Leaf,
+    Loop,
+    Schedule,
+    Stmt,
+    definitions,
+    leaves,
+    map_statements,
+    read,
+    rename_variables,
+    statements,
+    written,
+)
+
+
+def split(k: Kernel, *, axis: str, by: int, outer: str, inner: str, only: Names = ()) -> Kernel:
+    """axis → lo + by·outer + inner. A guard appears on the leaves unless `by` divides a constant extent. Always legal."""
+    known(k, "split", only)
+    if by < 1:
+        raise refusal("split", axis, f"the tile size is {by}, it must be at least 1")
+    used = {s.var for s in statements(k.body) if isinstance(s, Loop) and s.var == axis} | set(k.sizes)
+    if {outer, inner} & used or outer == inner:
+        raise refusal("split", axis, f"names {outer}, {inner} are not new", "give each part a name of its own")
+    found: list[Loop] = []
+
+    def cut(s: Loop) -> Body:
+        if not all_of(s.body, only):
+            raise refusal("split", axis, f"the loop holds {listed(definitions(s.body))}, not only {listed(only)}", "split before fusing")
+        if s.kind != "serial" or s.mark:
+            raise refusal("split", axis, f"the loop is bound to {s.kind}", "split before binding")
+        found.append(s)
+        extent = subtract(s.hi, s.lo)
+        value = add(s.lo, multiply(outer, by), inner)
+        body = replaced(s.body, {axis: value})
+        size = constant(extent)
+        if size is None or size % by:
+            guard = Op("<", (value, s.hi))
+            body = map_statements(body, lambda q: (replace(q, where=(*q.where, guard)),) if isinstance(q, Leaf) else (q,))
+        return (Loop(outer, _ZERO, ceil_div(extent, by), (Loop(inner, _ZERO, _number(by), body),)),)
+
+    body = map_chosen(k.body, lambda s, _: s.var == axis and some_of(s.body, only), cut)
+    if not found:
+        raise refusal("split", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def _number(v: int) -> Scalar:
+    return add(v)
+
+
+_ZERO = _number(0)
+
+
+def reorder(k: Kernel, *, order: Names, only: Names = ()) -> Kernel:
+    """Sort the loops of every perfect nest around leaves by one order of axes. Legal when bounds stay in scope and the
+    leaves are permutable: folds commute, nothing is read at another place or stored twice."""
+    known(k, "reorder", only)
+    place = {v: i for i, v in enumerate(order)}
+    found: list[str] = []
+
+    def go(body: Body) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            if not isinstance(s, Loop):
+                out.append(replace(s, body=go(s.body)) if isinstance(s, If) else s)
+                continue
+            loops, inner = chain(s)
+            if not is_leaf_body(inner):
+                out += nest(loops, go(inner))
+                continue
+            chosen = all_of(inner, only)
+            found.extend(definitions(inner) if chosen else ())
+            out += nest(_sorted(loops, inner, place) if chosen else loops, inner)
+        return tuple(out)
+
+    body = go(k.body)
+    if not found:
+        raise refusal("reorder", listed(only), "no perfect nest holds only these", f"definitions are {listed(definitions(k.body))}")
+    return replace(k, body=body)
+
+
+def _sorted(loops: tuple[Loop, ...], bottom: Body, place: dict[str, int]) -> tuple[Loop, ...]:
+    name = listed(definitions(bottom))
+    if missing := [l.var for l in loops if l.var not in place]:
+        raise refusal("reorder", name, f"axes {listed(missing)} are not in the order", f"its axes are {', '.join(l.var for l in loops)}")
+    new = tuple(sorted(loops, key=lambda l: place[l.var]))
+    if new == loops:
+        return loops
+    if why := permutable(bottom, loops):
+        raise refusal("reorder", name, why)
+    for i, l in enumerate(new):
+        later = {x.var for x in new[i:]}
+        if loose := (variables(l.lo) | variables(l.hi)) & later:
+            raise refusal("reorder", f"{name} {l.var}", f"the bound {text(l.hi)} of {l.var} needs {listed(loose)} outside it")
+    return new
+
+
+def fuse(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
+    """Merge all sibling loops over `axis` (inside a loop `within`); what stands between rises above or stays below them.
+
+    Legal when every array that one loop writes and the other touches is split among the iterations alike: otherwise it
+    is complete only after the whole loop.
+    """
+    known(k, "fuse", only)
+    merged: list[str] = []
+
+    def go(body: Body, here: bool) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop | If) and not (isinstance(s, Loop) and s.var == axis):
+                s = replace(s, body=go(s.body, here or (isinstance(s, Loop) and s.var == within)))
+            at = next((i for i in reversed(range(len(out))) if _is_over(out[i], axis, only)), None)
+            if at is None or not here or not _is_over(s, axis, only):
+                out.append(s)
+                continue
+            first = out[at]
+            assert isinstance(first, Loop) and isinstance(s, Loop)
+            rise, stay = _part(first, tuple(out[at + 1 :]), s, axis)
+            _mergeable(first, s)
+            out[at:] = [*rise, replace(first, body=first.body + s.body), *stay]
+            merged.append(axis)
+        return tuple(out)
+
+    body = go(k.body, not within)
+    if not merged:
+        raise refusal("fuse", axis, f"no two sibling loops over {axis} hold only {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def _is_over(s: Stmt, axis: str, only: Names) -> bool:
+    return isinstance(s, Loop) and s.var == axis and all_of(s.body, only)
+
+
+def _part(first: Loop, between: Body, second: Loop, axis: str) -> tuple[Body, Body]:
+    """Statements between two loops: those that may rise above the first, and those that stay below the second."""
+    rise: list[Stmt] = []
+    stay: list[Stmt] = []
+    for q in between:
+        stuck = clash((q,), (first,)) or any(clash((q,), (z,)) for z in stay)
+        (stay if stuck else rise).append(q)
+    if blocked := [z for z in stay if clash((second,), (z,))]:
+        names = listed(n for z in blocked for n in definitions((z,)))
+        raise refusal("fuse", axis, f"{names} stands between {listed(definitions((first,)))} and {listed(definitions((second,)))} and needs both orders")
+    return tuple(rise), tuple(stay)
+
+
+def _mergeable(a: Loop, b: Loop) -> None:
+    if (a.lo, a.hi, a.kind, a.mark) != (b.lo, b.hi, b.kind, b.mark):
+        first, second = (f"{s.kind} {text(s.lo)}..{text(s.hi)}" for s in (a, b))
+        names = f"{listed(definitions(a.body))} and {listed(definitions(b.body))}"
+        raise refusal("fuse", a.var, f"the loops of {names} differ: {first} against {second}")
+    shared = (written((a,)) & (read((b,)) | written((b,)))) | (read((a,)) & written((b,)))
+    for x in sorted(shared):
+        if not own_block(a, b, x):
+            raise refusal("fuse", f"{x} {a.var}", f"{x} is complete only after the whole loop over {a.var}", "use online, or keep the loops apart")
+
+
+def split_range(k: Kernel, *, axis: str, at: Scalar, rest: str, only: Names = (), within: str = "") -> Kernel:
+    """One loop becomes two: axis below `at`, then `rest` from there to the end, each with the guards that it still needs.
+
+    Always legal. Guards that always hold in a part are dropped there, leaves whose guards never hold go.
+    """
+    known(k, "split_range", only)
+    found: list[Loop] = []
+
+    def cut(s: Loop) -> Body:
+        if not all_of(s.body, only):
+            raise refusal("split_range", axis, f"the loop holds {listed(definitions(s.body))}, not only {listed(only)}", "cut before fusing")
+        found.append(s)
+        below = replace(s, hi=least(s.hi, at))
+        above = replace(s, var=rest, lo=greatest(s.lo, at), body=rename_variables(s.body, {axis: rest}))
+        return tuple(p for p in map(_discharged, (below, above)) if p.body)
+
+    body = map_chosen(k.body, lambda s, around: s.var == axis and some_of(s.body, only) and is_within(around, within), cut)
+    if not found:
+        raise refusal("split_range", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def _discharged(loop: Loop) -> Loop:
+    def go(body: Body, loops: tuple[Loop, ...]) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                inner = go(s.body, (*loops, s))
+                out += (replace(s, body=inner),) if inner else ()
+            elif isinstance(s, If):
+                out.append(replace(s, body=go(s.body, loops)))
+            elif isinstance(s, Leaf):
+                if not any(never(w, loops) for w in s.where):
+                    out.append(replace(s, where=tuple(w for w in s.where if not always(w, loops))))
+            else:
+                out.append(s)
+        return tuple(out)
+
+    return replace(loop, body=go(loop.body, (loop,)))
+
+
+def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
+    """Shorten loops over `axis` to the iterations in which the leaves' guards can hold; drop the guards that this implies.
+
+    Always legal: the iterations that go did nothing. Needs one guard on the axis, the same for every leaf of the loop.
+    """
+    known(k, "clip", only)
+    found: list[Loop] = []
+
+    def cut(s: Loop) -> Body:
+        atoms = {w for leaf, _, _ in leaves(s.body) for w in leaf.where if axis in variables(w)}
+        if not atoms:
+            return (replace(s, body=map_chosen(s.body, chosen, cut)),)
+        if any(set(leaf.where) & atoms != atoms for leaf, _, _ in leaves(s.body)):
+            raise refusal("clip", axis, f"the leaves of {listed(definitions(s.body))} have different guards on {axis}", "clip before fusing")
+        lo, hi = s.lo, s.hi
+        for w in sorted(atoms, key=text):
+            below, above = first_true(loosest(w, s), axis)
+            if below is None and above is None:
+                raise refusal("clip", axis, f"the guard {text(w)} is not affine in {axis}")
+            lo, hi = (lo if below is None else maximum(lo, below)), (hi if above is None else minimum(hi, above))
+        found.append(s)
+        return (_discharged(replace(s, lo=lo, hi=hi)),)
+
+    def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
+        return s.var == axis and all_of(s.body, only) and is_within(around, within)
+
+    body = map_chosen(k.body, chosen, cut)
+    if not found:
+        raise refusal("clip", axis, f"no guard on {axis} in {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def loosest(atom: Scalar, loop: Loop, over: Names = ()) -> Scalar:
+    """The comparison with the variables of the loops inside `loop` (and `over`) where it holds most easily."""
+    ranges = {s.var: hull(s) for s in statements(loop.body) if isinstance(s, Loop)}
+    return _at_ends(atom, {v: r for v, r in ranges.items() if v != loop.var}, False)
+
+
+def _at_ends(atom: Scalar, ranges: dict[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
+    assert isinstance(atom, Op)
+    return Op(atom.name, (extreme_of(atom, ranges, largest), _ZERO))
+
+
+def extreme_of(atom: Op, ranges: dict[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
+    return extreme(subtract(*atom.args), ranges, largest)
+
+
+def reverse(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:
+    """Run a loop from its end to its beginning (long rows of a triangle first). Legal when iterations are independent."""
+    known(k, "reverse", only)
+    found: list[Loop] = []
+
+    def turn(s: Loop) -> Body:
+        if shared := carried(s):
+            raise refusal("reverse", f"{listed(shared)} {axis}", f"iterations over {axis} share {listed(shared)}")
+        found.append(s)
+        return (replace(s, body=replaced(s.body, {axis: subtract(add(s.lo, s.hi), add(axis, 1))})),)
+
+    body = map_chosen(k.body, lambda s, _: s.var == axis and some_of(s.body, only), turn)
+    if not found:
+        raise refusal("reverse", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+_REMEDIES = "privatise it and fold the parts in order, accumulate_in a private array, or re-parallelise over the output's own axes (recompute)"
+
+
+def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = "", schedule: Schedule = "static") -> Kernel:
+    """Say who runs a loop. parallel: refused when iterations share something that is written. unroll: a constant extent.
+    lane: a constant extent, no guard on the axis (pad or split_range first), every index unit-stride in it or free of it."""
+    known(k, "bind", only)
+    found: list[Loop] = []
+
+    def mark(s: Loop) -> Body:
+        if kind == "parallel" and (shared := carried(s)):
+            raise refusal("bind", f"{listed(shared)} {axis}", f"race: iterations over {axis} share {listed(shared)}", _REMEDIES)
+        if kind in ("unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
+            raise refusal("bind", axis, f"{kind} needs a constant extent, found {text(s.lo)} <= {axis} < {text(s.hi)}", "split it first")
+        if kind == "lane":
+            _lane(s)
+        found.append(s)
+        return (replace(s, kind=kind, schedule=schedule),)
+
+    def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
+        return s.var == axis and some_of(s.body, only) and s.kind == "serial" and is_within(around, within)
+
+    body = map_chosen(k.body, chosen, mark)
+    if not found:
+        raise refusal("bind", axis, f"no serial loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def _lane(s: Loop) -> None:
+    """Refuse a lane loop whose leaves are guarded on the lane or index anything with a stride other than 1."""
+    for leaf, _, _ in leaves(s.body):
+        if guards := [text(w) for w in leaf.where if s.var in variables(w)]:
+            raise refusal("bind", f"{leaf.name} {s.var}", f"lanes cannot be guarded one by one: {', '.join(guards)}", "pad, or split_range first")
+    if any(isinstance(q, Loop | If) for q in s.body):
+        raise refusal("bind", s.var, "a lane loop must be innermost", "reorder first")
+    for x in accesses(s.body):
+        uses = [i for i, e in enumerate(x.ref.index) if s.var in variables(e)]
+        if uses and (uses != [len(x.ref.index) - 1] or _stride(x.ref.index[-1], s.var) != 1):
+            raise refusal("bind", f"{x.ref.array} {s.var}", f"{text(x.ref)} is not unit-stride in {s.var}", "stage it, or change its layout")
+
+
+def _stride(e: Scalar, var: str) -> int | None:
+    return coefficient(e, var) if is_affine_in(e, var) else None

@@ -1,0 +1,146 @@
+"""In: a naive kernel, a variant's list of lifts, tile parameters, the form's options. Out: the kernel after every lift.
+
+LIFTS is the whole language of variants. A lift's arguments are its function's keyword parameters, and their annotations
+say how a script's text is read: numbers may be expressions in the tile parameters, names may end in `?` when a form may
+lack them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from moapipe.algebra.index import constant, parse, simplify
+from moapipe.algebra.scalar import Num, Scalar, substitute
+from moapipe.errors import LiftError
+from moapipe.loops.lift.edge import hoist_mask, mask, pad, skip
+from moapipe.loops.lift.fold import accumulate_in, online, privatise, recompute
+from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
+from moapipe.loops.lift.pack import fill, stage
+from moapipe.loops.lift.scope import Names, listed
+from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent
+from moapipe.loops.lift.tile import register_tile, sink_scale
+from moapipe.loops.onf import Kernel, Loop, definitions, statements, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """One row of LIFTS: `apply(kernel, **arguments)` gives the new kernel or raises LiftError."""
+
+    name: str
+    text: str
+    apply: Callable[..., Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class LiftStep:
+    """A lift as it was applied: its arguments with all numbers worked out, and the kernel that it gave."""
+
+    lift: str
+    arguments: tuple[tuple[str, Any], ...]
+    kernel: Kernel
+
+    @property
+    def title(self) -> str:
+        return f"{self.lift}({', '.join(f'{n}={_said(v)}' for n, v in self.arguments)})"
+
+
+def _said(v: Any) -> str:
+    return ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
+
+
+def _row(f: Callable[..., Kernel]) -> Lift:
+    return Lift(f.__name__, inspect.cleandoc(f.__doc__ or ""), f)
+
+
+_ROWS = (
+    split, reorder, fuse, split_range, clip, reverse, bind,
+    online, privatise, accumulate_in, recompute,
+    contract, alias, block, layout, pad_extent, stage, fill,
+    mask, pad, hoist_mask, skip,
+    register_tile, sink_scale,
+)  # fmt: skip
+LIFTS: dict[str, Lift] = {f.__name__: _row(f) for f in _ROWS}
+
+
+def apply_script(
+    kernel: Kernel, script: Sequence[Mapping[str, Any]], params: Mapping[str, int], form: Mapping[str, Any]
+) -> tuple[LiftStep, ...]:
+    """Apply a variant's lifts in order; every result is verified.
+
+    An item is {lift: {argument: value}}, with `when: option` or `when: not option` for lifts that only some forms need.
+    Raises LiftError with the item's number and name, for an unknown lift or argument and for every refusal.
+    """
+    steps: list[LiftStep] = []
+    for n, item in enumerate(script, 1):
+        wanted, name, arguments = _item(item, n, form)
+        if not wanted:
+            continue
+        try:
+            given = _arguments(LIFTS[name], arguments, params, kernel)
+            kernel = LIFTS[name].apply(kernel, **given)
+            verify(kernel)
+        except LiftError as e:
+            raise LiftError(e.message, where=f"lift {n}, {e.where or name}", hint=e.hint) from e
+        steps.append(LiftStep(name, tuple(given.items()), kernel))
+    return tuple(steps)
+
+
+def _item(item: Mapping[str, Any], n: int, form: Mapping[str, Any]) -> tuple[bool, str, Mapping[str, Any]]:
+    names = [key for key in item if key != "when"]
+    if len(names) != 1 or names[0] not in LIFTS:
+        raise LiftError(f"unknown lift {listed(names)}", where=f"lift {n}", hint=f"lifts are {listed(LIFTS)}")
+    arguments = item[names[0]] or {}
+    if not isinstance(arguments, Mapping):
+        raise LiftError(f"arguments of {names[0]} are {arguments!r}, not a mapping", where=f"lift {n}", hint="write {argument: value}")
+    condition = str(item.get("when", ""))
+    negated, option = condition.startswith("not "), condition.removeprefix("not ")
+    if option and option not in form:
+        raise LiftError(f"when: {condition}, but the form has no option {option}", where=f"lift {n}, {names[0]}", hint=f"options are {listed(form)}")
+    return not option or bool(form[option]) != negated, names[0], arguments
+
+
+def _arguments(lift: Lift, given: Mapping[str, Any], params: Mapping[str, int], k: Kernel) -> dict[str, Any]:
+    """Check the names and read every value by its annotation."""
+    parameters = {n: p for n, p in inspect.signature(lift.apply).parameters.items() if n != "k"}
+    if unknown := set(given) - set(parameters):
+        raise LiftError(f"unknown argument {listed(unknown)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
+    if missing := [n for n, p in parameters.items() if p.default is p.empty and n not in given]:
+        raise LiftError(f"missing argument {listed(missing)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
+    hints = get_type_hints(lift.apply)
+    return {n: _value(hints[n], given[n], f"{lift.name} {n}", params, k) for n in parameters if n in given}
+
+
+def _value(hint: Any, v: Any, where: str, params: Mapping[str, int], k: Kernel) -> Any:
+    if hint is int:
+        return _integer(v, where, params)
+    if hint == Names:
+        return _names(v, k)
+    if hint == tuple[int, ...]:
+        return tuple(_integer(x, where, params) for x in v)
+    if hint == Scalar:
+        return simplify(substitute(parse(str(v)), {n: Num(x) for n, x in params.items()}))
+    options = get_args(hint) if get_origin(hint) is not None else (hint,)
+    if float in options and isinstance(v, int | float) and not isinstance(v, bool):
+        return float(v)
+    if all(isinstance(o, str) for o in options) and v not in options:
+        raise LiftError(f"{v!r} is none of {listed(map(str, options))}", where=where)
+    if isinstance(v, bool if bool in options else str):
+        return v
+    raise LiftError(f"cannot take {v!r}", where=where, hint=f"expected {hint}")
+
+
+def _integer(v: Any, where: str, params: Mapping[str, int]) -> int:
+    value = constant(simplify(substitute(parse(str(v)), {n: Num(x) for n, x in params.items()})))
+    if value is None:
+        raise LiftError(f"{v!r} is no whole number", where=where, hint=f"tile parameters are {listed(params)}")
+    return value
+
+
+def _names(v: Any, k: Kernel) -> Names:
+    """A name or a list; a name that ends in `?` counts only where the kernel has such a definition, loop or array."""
+    names = [v] if isinstance(v, str) else list(v)
+    present = definitions(k.body) | {s.var for s in statements(k.body) if isinstance(s, Loop)} | {a.name for a in k.arrays}
+    return tuple(str(n).removesuffix("?") for n in names if not str(n).endswith("?") or str(n)[:-1] in present)

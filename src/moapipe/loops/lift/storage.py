@@ -1,0 +1,156 @@
+"""Lifts that decide where values live and in which layout: contract, alias, block, layout, pad_extent. In and out: a Kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, extreme, maximum, minimum, multiply, subtract
+from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, text, variables
+from moapipe.loops.legal import Access, accesses, always, hull, span
+from moapipe.loops.lift.scope import Names, refusal, temporary, with_arrays, without_alloc
+from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references
+
+
+def contract(k: Kernel, *, array: str) -> Kernel:
+    """Narrow a temporary to what one iteration of the innermost loop around all its accesses needs; it becomes private.
+
+    Legal when no access reaches another iteration's elements: the parts of the index that are fixed in the iteration are
+    the same everywhere, what is read lies within what is written, and the first access is an assignment.
+    """
+    a = temporary(k, "contract", array)
+    touched = tuple(accesses(k.body, array))
+    common = _common(touched)
+    if not common:
+        raise refusal("contract", array, f"no loop encloses all accesses of {array}", "fuse its producers and readers first")
+    if not touched[0].store or isinstance(touched[0].leaf, Accumulate):
+        raise refusal("contract", f"{array} {common[-1].var}", f"{array} is read before it is assigned in an iteration of {common[-1].var}")
+    outer = frozenset(l.var for l in common)
+    windows = [_window(touched, d, outer, array, common[-1].var) for d in range(len(a.shape))]
+    kept = [d for d, (low, high) in enumerate(windows) if low != high]
+
+    def narrow(r: Ref) -> Scalar:
+        if r.array != array:
+            return r
+        return Ref(array, tuple(subtract(_inner(r.index[d], outer), windows[d][0]) for d in kept))
+
+    body = map_expressions(k.body, lambda e: map_references(e, narrow))
+    shape = tuple(add(subtract(windows[d][1], windows[d][0]), 1) for d in kept)
+    body = _allocated(without_alloc(body, array), tuple(l.var for l in common), array)
+    return with_arrays(k, body, change=(replace(a, shape=shape, space="private"),))
+
+
+def _common(touched: tuple[Access, ...]) -> tuple[Loop, ...]:
+    out: list[Loop] = []
+    for column in zip(*(x.loops for x in touched), strict=False):
+        if any(l is not column[0] for l in column):
+            break
+        out.append(column[0])
+    return tuple(out)
+
+
+def _inner(e: Scalar, outer: frozenset[str]) -> Scalar:
+    """The part of an index that varies inside the loops `outer`, constant included."""
+    return expression({x: c for x, c in affine(e).items() if x == 1 or not variables(x) <= outer or not variables(x)})
+
+
+def _window(touched: tuple[Access, ...], dim: int, outer: frozenset[str], array: str, axis: str) -> tuple[Scalar, Scalar]:
+    """Least and largest inner index along a dimension over all accesses."""
+    fixed: Affine | None = None
+    bounds: dict[bool, list[tuple[Scalar, Scalar]]] = {True: [], False: []}
+    for x in touched:
+        form = affine(x.ref.index[dim])
+        part: Affine = {a: c for a, c in form.items() if a != 1 and variables(a) and variables(a) <= outer}
+        if fixed is not None and part != fixed:
+            raise refusal("contract", f"{array} {axis}", f"{text(x.ref)} is not in the iteration of {axis} that the others are in")
+        fixed = part
+        ranges = {l.var: hull(l) for l in x.loops if l.var not in outer}
+        inner = _inner(x.ref.index[dim], outer)
+        bounds[x.store].append((extreme(inner, ranges, False), extreme(inner, ranges, True)))
+    low, high = bounds[True][0]
+    for lo, hi in bounds[True][1:]:
+        low, high = minimum(low, lo), maximum(high, hi)
+    for lo, hi in bounds[False]:
+        if not (always(Op("<=", (low, lo)), ()) and always(Op("<=", (hi, high)), ())):
+            raise refusal("contract", f"{array} {axis}", f"{array} is read at {text(lo)}..{text(hi)} but written at {text(low)}..{text(high)}")
+    return low, high
+
+
+def _allocated(body: Body, path: Names, array: str) -> Body:
+    """Allocate at the start of the loop that `path` leads to, on the branch that writes the array."""
+    if not path:
+        return (Alloc(array), *body)
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop) and s.var == path[0] and any(True for _ in accesses((s,), array)):
+            s = replace(s, body=_allocated(s.body, path[1:], array))
+        out.append(s)
+    return tuple(out)
+
+
+def alias(k: Kernel, *, array: str, onto: str) -> Kernel:
+    """Store `array` in the place of `onto`. Legal when it is computed from it element by element at the same index, both
+    have the same extents, and the old values are dead from then on."""
+    new, old = temporary(k, "alias", array), temporary(k, "alias", onto)
+    if (new.shape, new.space) != (old.shape, old.space):
+        shapes = [f"{a.space} {a.name}[{', '.join(map(text, a.shape))}]" for a in (new, old)]
+        raise refusal("alias", f"{array} {onto}", f"{shapes[0]} does not fit {shapes[1]}", "contract both first")
+    seen = False
+    for leaf, _, _ in leaves(k.body):
+        reads = [r for e in (leaf.value, *leaf.where) for r in references(e)]
+        if leaf.target.array == array and not seen:
+            seen = True
+            if wrong := [r for r in reads if r.array == onto and r.index != leaf.target.index]:
+                raise refusal("alias", f"{array} {onto}", f"{text(leaf.target)} needs {text(wrong[0])}, which may be overwritten already")
+        elif seen and (leaf.target.array == onto or onto in {r.array for r in reads}):
+            raise refusal("alias", f"{array} {onto}", f"{onto} is still used by {leaf.name} after {array} is stored")
+    rename = {array: onto}
+    body = map_expressions(
+        without_alloc(k.body, array), lambda e: map_references(e, lambda r: Ref(rename.get(r.array, r.array), r.index))
+    )
+    return with_arrays(k, body, change=(replace(old, outside=new.outside),))
+
+
+def block(k: Kernel, *, array: str, dim: int, by: int) -> Kernel:
+    """Split one dimension of a temporary into blocks, index x → (x // by, x % by): a blocked γ. Legal when every index is
+    by·(something) + (a part within 0..by-1)."""
+    a = temporary(k, "block", array)
+    if not 0 <= dim < len(a.shape):
+        raise refusal("block", array, f"no dimension {dim}, {array} has {len(a.shape)}")
+    split: dict[Ref, tuple[Scalar, Scalar]] = {}
+    for x in accesses(k.body, array):
+        form = affine(x.ref.index[dim])
+        whole = {n: c // by for n, c in form.items() if c % by == 0}
+        part = {n: c for n, c in form.items() if c % by}
+        ends = span(part, {l.var: l for l in x.loops})
+        if ends is None or ends[0] < 0 or ends[1] >= by or any(not isinstance(n, Var) for n in part if n != 1):
+            raise refusal("block", f"{array} {by}", f"index {text(x.ref.index[dim])} does not fall into blocks of {by}", "split the axis first")
+        split[x.ref] = (expression(whole), expression(part))
+
+    def cut(r: Ref) -> Scalar:
+        return Ref(array, (*r.index[:dim], *split[r], *r.index[dim + 1 :])) if r.array == array else r
+
+    shape = (*a.shape[:dim], ceil_div(a.shape[dim], by), add(by), *a.shape[dim + 1 :])
+    return with_arrays(k, map_expressions(k.body, lambda e: map_references(e, cut)), change=(replace(a, shape=shape),))
+
+
+def layout(k: Kernel, *, array: str, order: tuple[int, ...]) -> Kernel:
+    """Permute the dimensions of a temporary: dimension d of the new layout is dimension order[d] of the old. Always legal."""
+    a = temporary(k, "layout", array)
+    if sorted(order) != list(range(len(a.shape))):
+        raise refusal("layout", array, f"{list(order)} does not permute its {len(a.shape)} dimensions")
+
+    def turn(r: Ref) -> Scalar:
+        return Ref(array, tuple(r.index[d] for d in order)) if r.array == array else r
+
+    body = map_expressions(k.body, lambda e: map_references(e, turn))
+    return with_arrays(k, body, change=(replace(a, shape=tuple(a.shape[d] for d in order)),))
+
+
+def pad_extent(k: Kernel, *, array: str, dim: int, to: int) -> Kernel:
+    """Round one extent of a temporary up to a multiple, so that guards on it may be dropped. Always legal."""
+    a = temporary(k, "pad_extent", array)
+    if not 0 <= dim < len(a.shape):
+        raise refusal("pad_extent", array, f"no dimension {dim}, {array} has {len(a.shape)}")
+    wide = multiply(ceil_div(a.shape[dim], to), to)
+    return with_arrays(k, k.body, change=(replace(a, shape=(*a.shape[:dim], wide, *a.shape[dim + 1 :])),))
+

@@ -1,0 +1,197 @@
+"""In: a DNF. Out: the naive ONF: one perfect loop nest for each leaf, every definition stored, every inner fold a definition.
+
+Sharing is what makes this cheap to say: an inner fold is hoisted into a definition of its own over the indices that it
+needs, equal folds are stored once, and definitions that a variant inlines dissolve into their readers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from moapipe.algebra.dnf import Dnf, Normal
+from moapipe.algebra.index import maximum, minimum, simplify
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, rewrite, substitute, variables, walk
+from moapipe.errors import LiftError
+from moapipe.loops.legal import UNIT, first_true
+from moapipe.loops.onf import Accumulate, Array, Assign, Body, Kernel, Leaf, Loop, Stmt
+
+Range = tuple[str, Scalar, Scalar]
+
+
+def lower(dnf: Dnf, inline: tuple[str, ...] = ()) -> Kernel:
+    """The naive kernel of a DNF, after dissolving the definitions `inline` into their readers.
+
+    A fold becomes an initialisation with its unit and an accumulation; a value that is a select over one index (a
+    catenation) becomes one nest for each range. A fold's variable takes the name of the axis that it runs over, when it
+    runs over an axis of a definition. Raises LiftError for an unknown or an output name in `inline`.
+    """
+    normals = [_named(n, dnf.normals) for n in _inlined(dnf, inline)]
+    shared: dict[str, Normal] = {}
+    for n in normals:
+        _hoist(n, shared)
+    arrays = [Array(name, shape, "input") for name, shape in dnf.inputs]
+    made = [Array(n.name, tuple(e for _, e in n.axes), "output" if n.name in dnf.outputs else "workspace") for n in shared.values()]
+    made.sort(key=lambda a: (a.space != "output", dnf.outputs.index(a.name) if a.space == "output" else 0))
+    body = tuple(s for n in shared.values() for s in _nests(n))
+    return Kernel(dnf.name, dnf.sizes, (*arrays, *made), body)
+
+
+# ------------------------------------------------------------------ inlining
+
+
+def _inlined(dnf: Dnf, names: tuple[str, ...]) -> list[Normal]:
+    defined = {n.name for n in dnf.normals}
+    if wrong := [n for n in names if n not in defined or n in dnf.outputs]:
+        raise LiftError(f"cannot inline {', '.join(wrong)}", where=dnf.name, hint=f"definitions are {', '.join(sorted(defined - set(dnf.outputs)))}")
+    done: dict[str, Normal] = {}
+    for n in dnf.normals:
+        done[n.name] = replace(n, value=_dissolved(n.value, {x: done[x] for x in names if x in done}, f"_{n.name}"))
+    return [n for n in done.values() if n.name not in names]
+
+
+def _dissolved(e: Scalar, by: Mapping[str, Normal], tag: str) -> Scalar:
+    def go(x: Scalar) -> Scalar:
+        if not isinstance(x, Ref) or x.array not in by:
+            return x
+        n = by[x.array]
+        inner = _fresh_folds(n.value, variables(e).union(*(variables(i) for i in x.index)) | _bound(e))
+        return substitute(inner, {v: i for (v, _), i in zip(n.axes, x.index, strict=True)})
+
+    return rewrite(e, go)
+
+
+def _bound(e: Scalar) -> frozenset[str]:
+    return frozenset(x.var for x in walk(e) if isinstance(x, Fold))
+
+
+def _fresh_folds(e: Scalar, taken: frozenset[str]) -> Scalar:
+    """Rename fold variables that would capture a variable of the reader."""
+    for v in sorted(_bound(e) & taken):
+        name = next(f"{v}{i}" for i in range(2, 1000) if f"{v}{i}" not in taken | _bound(e))
+        e = _renamed(e, v, name)
+    return e
+
+
+def _renamed(e: Scalar, old: str, new: str) -> Scalar:
+    """Rename the fold variable `old`."""
+
+    def go(x: Scalar) -> Scalar:
+        match x:
+            case Fold(m, var, lo, hi, body) if var == old:
+                return Fold(m, new, lo, hi, substitute(body, {old: Var(new)}))
+            case _:
+                return x
+
+    return rewrite(e, go)
+
+
+# ------------------------------------------------------------------ names of fold variables
+
+
+def _named(n: Normal, normals: tuple[Normal, ...]) -> Normal:
+    """Give each fold variable the name of the axis that it runs over, when the definitions that it indexes agree."""
+    axes = {d.name: [v for v, _ in d.axes] for d in normals}
+    value = n.value
+    for v in sorted(_bound(value)):
+        found = {
+            axes[r.array][d]
+            for r in walk(value) if isinstance(r, Ref) and r.array in axes
+            for d, i in enumerate(r.index) if i == Var(v)
+        }  # fmt: skip
+        taken = {a for a, _ in n.axes} | _bound(value) - {v}
+        if len(found) == 1 and not found & taken:
+            value = _renamed(value, v, found.pop())
+    return replace(n, value=value)
+
+
+# ------------------------------------------------------------------ hoisting
+
+
+def _hoist(n: Normal, shared: dict[str, Normal]) -> None:
+    """Add `n` to the definitions, after the definitions of its inner folds."""
+    scope = dict(n.axes)
+    match n.value:
+        case Fold(m, var, lo, hi, body):
+            inner = _without_folds(body, {**scope, var: hi}, n.name, shared)
+            shared[n.name] = replace(n, value=Fold(m, var, lo, hi, inner))
+        case value:
+            shared[n.name] = replace(n, value=_without_folds(value, scope, n.name, shared))
+
+
+def _without_folds(e: Scalar, scope: Mapping[str, Scalar], name: str, shared: dict[str, Normal]) -> Scalar:
+    """`e` with its outermost folds replaced by references to definitions of their own."""
+    match e:
+        case Fold(m, _, _, _, _):
+            used = tuple((v, x) for v, x in scope.items() if v in variables(e))
+            if loose := [v for _, x in used for v in sorted(variables(x) & set(scope))]:
+                raise LiftError(f"the extent of an axis of a fold depends on {', '.join(loose)}", where=name, hint="give the inner fold a definition of its own")
+            new = Normal(_free_name(f"{name}_{m}", shared), used, e)
+            _hoist(new, probe := dict(shared))
+            same = next((d for d in shared.values() if (d.axes, d.value) == (used, probe[new.name].value)), None)
+            if same is None:
+                shared.update(probe)
+            return Ref((same or new).name, tuple(Var(v) for v, _ in used))
+        case _:
+            return rebuild(e, tuple(_without_folds(c, scope, name, shared) for c in children(e)))
+
+
+def _free_name(name: str, shared: Mapping[str, Normal]) -> str:
+    return name if name not in shared else next(f"{name}{i}" for i in range(2, 1000) if f"{name}{i}" not in shared)
+
+
+# ------------------------------------------------------------------ nests
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A range of every loop, and the value there."""
+
+    ranges: tuple[Range, ...]
+    value: Scalar
+
+
+def _nests(n: Normal) -> Iterator[Stmt]:
+    target = Ref(n.name, tuple(Var(v) for v, _ in n.axes))
+    ranges: tuple[Range, ...] = tuple((v, Num(0), e) for v, e in n.axes)
+    match n.value:
+        case Fold(m, var, lo, hi, body):
+            yield from _loops(ranges, Assign(target, Num(UNIT[m]), (), n.name))
+            for p in _pieces(_Piece((*ranges, (var, lo, hi)), body)):
+                yield from _loops(p.ranges, Accumulate(m, target, p.value, (), n.name))
+        case value:
+            for p in _pieces(_Piece(ranges, value)):
+                yield from _loops(p.ranges, Assign(target, p.value, (), n.name))
+
+
+def _loops(ranges: tuple[Range, ...], leaf: Leaf) -> Body:
+    body: Body = (leaf,)
+    for var, lo, hi in reversed(ranges):
+        body = (Loop(var, simplify(lo), simplify(hi), body),)
+    return body
+
+
+def _pieces(p: _Piece) -> Iterator[_Piece]:
+    """Split at selects whose condition bounds one loop: catenations become ranges, not conditions in the loop."""
+    match p.value:
+        case Op("select", (c, a, b)) if (cut := _cut(c, p.ranges)) is not None:
+            d, lo, hi = cut
+            var, low, high = p.ranges[d]
+            yes = (var, low if lo is None else maximum(low, lo), high if hi is None else minimum(high, hi))
+            no = (var, low, minimum(high, lo)) if lo is not None else (var, maximum(low, hi or Num(0)), high)
+            for part, value in ((yes, a), (no, b)):
+                yield from _pieces(_Piece((*p.ranges[:d], part, *p.ranges[d + 1 :]), value))
+        case _:
+            yield p
+
+
+def _cut(c: Scalar, ranges: tuple[Range, ...]) -> tuple[int, Scalar | None, Scalar | None] | None:
+    names = [v for v, _, _ in ranges]
+    used = variables(c) & set(names)
+    if len(used) != 1 or any(isinstance(x, Ref) for x in walk(c)):
+        return None
+    d = next(i for i, v in enumerate(names) if v in used)
+    lo, hi = first_true(c, names[d])
+    return None if lo is None and hi is None else (d, lo, hi)
+
+
