@@ -103,7 +103,7 @@ def entry(e: Entry) -> tuple[str, ...]:
     arguments = [f"const real *restrict {n}" for n in e.inputs] + [f"real *restrict {n}" for n in (*e.outputs, "work")]
     arguments += [f"int64_t {n}" for n in (*e.sizes, "threads")]
     lines = [f"const int64_t {n} = {v};" for n, v in e.constants]
-    if any(re.search(r"\bown\b", l) for l in e.lines if l == l.lstrip()) and e.private:
+    if e.private:
         lines.append("real *const own = work + at_own;")
     return (f"void {e.symbol}({', '.join(arguments)}) {{", *indent((*lines, "(void)work, (void)threads;", *e.lines)), "}")
 

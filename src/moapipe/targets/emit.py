@@ -68,6 +68,7 @@ class _Emitter:
         self.procedures: list[Procedure] = []
         self.marks: list[tuple[str, int, int, int]] = []
         self.indices: dict[str, None] = {}
+        self.alone = False       # serial statements use private arrays: those of the first thread's slice
 
     # -------------------------------------------------------------- the file
 
@@ -107,14 +108,12 @@ class _Emitter:
         def given(space: str) -> tuple[str, ...]:
             return tuple(self.names["a:" + a.name] for a in self.kernel.arrays if a.space == space)
 
-        private = any(a.space == "private" for a in self.kernel.arrays)
         constants = [("at_" + self.names["a:" + s.array.name], self.written(s.offset)) for s in self.space.slots]
-        if private:
-            constants += [("at_own", self.written(self.space.shared)), ("own_size", self.written(self.space.slice))]
+        constants += [("at_own", self.written(self.space.shared)), ("own_size", self.written(self.space.slice))]
         used = "\n".join(lines)
-        kept = tuple((n, e) for n, e in constants if (private and n in ("at_own", "own_size")) or re.search(rf"\b{n}\b", used))
+        kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or re.search(rf"\b{n}\b", used))
         sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
-        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), private, lines)
+        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines)
 
     def written(self, e: Scalar) -> str:
         return self.writer.index(simplify(e), ROOT).text
@@ -143,10 +142,10 @@ class _Emitter:
                 name = self.names["v:" + s.var]
                 self.indices[name] = None
                 head = self.target.loop[0].format(name, self.written(s.lo), self.bound(s))
-                return [pad + head, *self.host(s.body, scope, (*loops, s), depth + 1), pad + self.target.loop[1]]
+                return [pad + head, *self.host(s.body, scope, (*loops, s), depth + 1), pad + self.target.loop[1].format()]
             case If():
                 head = self.target.branch[0].format(self.written(s.condition))
-                return [pad + head, *self.host(s.body, scope, loops, depth + 1), pad + self.target.branch[2]]
+                return [pad + head, *self.host(s.body, scope, loops, depth + 1), pad + self.target.branch[2].format()]
             case _:
                 raise AssertionError(s)
 
@@ -184,7 +183,9 @@ class _Emitter:
         bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in nest)
         arguments = (*(self.address(a) for a in used), *integers)
         streams = any(a.stream and a.name in stored for a in used)
-        return Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, any(a.space == "private" for a in used))
+        private = any(a.space == "private" for a in used)
+        self.alone |= private and not nest
+        return Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, private)
 
     def extents(self, a: Array) -> tuple[str, ...]:
         return tuple(self.written(s) for s in a.shape)

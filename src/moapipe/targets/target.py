@@ -95,7 +95,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines."""
+    """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines.
+    `private`: serial statements use private arrays, those of the first thread."""
 
     symbol: str
     inputs: tuple[str, ...]
