@@ -32,7 +32,8 @@ WIDTH, HEIGHT, COLUMNS = 250, 190, 3
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 TIME = "datum.value < 1e-6 ? format(datum.value*1e9, '.3~r') + ' ns' : datum.value < 1e-3 ? format(datum.value*1e6, '.3~r') + ' µs' : " \
        "datum.value < 1 ? format(datum.value*1e3, '.3~r') + ' ms' : format(datum.value, '.3~r') + ' s'"  # fmt: skip
-DECADE = ((1.5, (1, 1.5, 2, 3, 5, 7)), (4, (1, 2, 5)), (np.inf, (1,)))  # (decades of the widest panel up to which, ticks in each)
+# ticks of a decade, by the decades that the widest panel spans at most
+DECADE = ((0.4, (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)), (1.5, (1, 1.5, 2, 3, 5, 7)), (4, (1, 2, 5)), (np.inf, (1,)))
 LEAST = 1.25  # a speed-up panel reaches at least this factor to both sides of 1, so that noise looks like noise
 TIPS = ("what", "sizes", "measured", "predicted", "ratio", "against PyTorch")
 
@@ -260,22 +261,21 @@ def growth(ds: xr.Dataset) -> alt.TopLevelMixin:
     panels = shown.groupby("panel", sort=True)
     return _titled(
         "Time against n, with local exponents", note, data,
-        lambda: alt.concat(*(_growth_panel(str(panel), group, look) for panel, group in panels), columns=COLUMNS, spacing=26),
-        view="points_0",  # Altair numbers the views of a concatenation
+        lambda: alt.concat(*(_growth_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
+        view="points0_0",  # Altair adds the place in the concatenation
     )  # fmt: skip
 
 
-def _growth_panel(panel: str, group: pd.DataFrame, look: Look) -> alt.VConcatChart:
+def _growth_panel(k: int, panel: str, group: pd.DataFrame, look: Look) -> alt.VConcatChart:
     bare, full = alt.X("size:Q", **_size_axis(group, None)), alt.X("size:Q", **_size_axis(group))
     time = alt.Y("median_seconds:Q", **_log_axis("time (s)", _ticks(group, "median_seconds"), TIME))
     low, high = min(0.0, np.floor(group["exponent"].min(skipna=True))), max(3.0, np.ceil(group["exponent"].max(skipna=True)))
     scale = alt.Scale(domain=[low, high] if np.isfinite([low, high]).all() else [0, 3], nice=False)
     power = alt.Y("exponent:Q", title="exponent (1)", scale=scale, axis=alt.Axis(tickCount=4, format="d"))
     here, known = f"datum.panel === '{panel}'", f"datum.panel === '{panel}' && isValid(datum.exponent)"
-    upper = alt.layer(_lines(look, bare, time, here), _points(look, bare, time, 40, here)).properties(width=WIDTH, height=HEIGHT)
-    lower = alt.layer(_lines(look, full, power, known), _points(look, full, power, 30, known, "powers")).properties(width=WIDTH, height=70)
-    title = alt.TitleParams(panel, fontSize=12, color="#2b303b", anchor="middle", offset=6)
-    return alt.vconcat(upper.properties(title=title), lower, spacing=8)
+    upper = alt.layer(_lines(look, bare, time, here), _points(look, bare, time, 40, here, f"points{k}")).properties(width=WIDTH, height=HEIGHT)
+    lower = alt.layer(_lines(look, full, power, known), _points(look, full, power, 30, known, f"powers{k}")).properties(width=WIDTH, height=70)
+    return alt.vconcat(upper.properties(title=_panel_title(panel)), lower, spacing=8)
 
 
 def speedup(ds: xr.Dataset) -> alt.TopLevelMixin:
@@ -283,27 +283,40 @@ def speedup(ds: xr.Dataset) -> alt.TopLevelMixin:
     rows = rows_of(ds)
     rows["panel"] = rows["group"]
     shown = _positive(rows, "speedup", "size")
-    x = alt.X("size:Q", **_size_axis(shown))
     guides = [
         {"panel": panel, "guide": guide, "size": int(n), "speedup": factor}
         for panel, group in shown.groupby("panel")
         for guide, factor in (("even", 1.0), ("least", LEAST), ("least", 1 / LEAST))
         for n in (group["size"].min(), group["size"].max())
     ]
-    wide = pd.concat([shown, pd.DataFrame(guides)]) if guides else shown
-    y = alt.Y("speedup:Q", **_log_axis("PyTorch's time over ours (1)", _ticks(wide, "speedup"), "format(datum.value, '~r') + '×'"))
     look = look_of(rows, shown)
-    bars = alt.Chart().transform_filter("isValid(datum.speedup_low)").mark_rule(strokeWidth=2)
-    layers = (
-        _guide("even", x, y),
-        _guide("least", x, y, opacity=0),
-        _lines(look, x, y),
-        bars.encode(x, alt.Y("speedup_low:Q"), alt.Y2("speedup_high:Q"), look.colour, OPACITY),
-        _points(look, x, y, 40),
-    )
     note = _note(rows, shown, "are PyTorch's own, or have no partner in their job") + " Above 1× is faster than PyTorch. Bars: 95 % interval of the paired ratio."
     data = _records(shown, "panel", "size", "line", "speedup", "speedup_low", "speedup_high") + guides
-    return _titled("Speed-up against PyTorch", note, data, lambda: _faceted(*layers))
+    panels = pd.concat([shown, pd.DataFrame(guides)]).groupby("panel", sort=True) if guides else []
+    return _titled(
+        "Speed-up against PyTorch", note, data,
+        lambda: alt.concat(*(_speedup_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
+        view="points0_0",
+    )  # fmt: skip
+
+
+def _speedup_panel(k: int, panel: str, group: pd.DataFrame, look: Look) -> alt.LayerChart:
+    here = f"datum.panel === '{panel}'"
+    x = alt.X("size:Q", **_size_axis(group))
+    y = alt.Y("speedup:Q", **_log_axis("PyTorch's time over ours (1)", _ticks(group, "speedup"), "format(datum.value, '~r') + '×'"))
+    bars = alt.Chart().transform_filter(f"{here} && isValid(datum.speedup_low)").mark_rule(strokeWidth=2)
+    chart = alt.layer(
+        _guide("even", x, y).transform_filter(here),
+        _guide("least", x, y, opacity=0).transform_filter(here),
+        _lines(look, x, y, f"{here} && isValid(datum.case)"),
+        bars.encode(x, alt.Y("speedup_low:Q"), alt.Y2("speedup_high:Q"), look.colour, OPACITY),
+        _points(look, x, y, 40, f"{here} && isValid(datum.case)", f"points{k}"),
+    )
+    return chart.properties(width=WIDTH, height=HEIGHT, title=_panel_title(panel))
+
+
+def _panel_title(panel: str) -> alt.TitleParams:
+    return alt.TitleParams(panel, fontSize=12, color="#2b303b", anchor="middle", offset=6)
 
 
 def traffic(ds: xr.Dataset) -> alt.TopLevelMixin:

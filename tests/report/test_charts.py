@@ -1,0 +1,124 @@
+"""Every chart of CHARTS: drawable, honest about what is left out, units on its axes, the same colours everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xarray as xr
+
+from moapipe.lab import record
+from moapipe.report import charts, metrics
+from moapipe.report.charts import CHARTS, Figure
+
+
+@pytest.fixture(scope="session")
+def documents(dataset: xr.Dataset) -> dict[str, dict[str, Any]]:
+    return {figure.name: charts.specification(figure, dataset) for figure in CHARTS}
+
+
+def nodes(document: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in a document but its data."""
+    if isinstance(document, dict):
+        yield document
+        for key, value in document.items():
+            if key != "datasets":
+                yield from nodes(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from nodes(value)
+
+
+def channels(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    for node in nodes(document):
+        if "encoding" in node and name in node["encoding"]:
+            yield node["encoding"][name]
+
+
+each = pytest.mark.parametrize("figure", CHARTS, ids=lambda f: f.name)
+
+
+@each
+def test_draws_without_browser_or_network(figure: Figure, documents: dict[str, dict[str, Any]]) -> None:
+    drawn = charts.svg(documents[figure.name])
+    assert drawn.startswith("<svg") and drawn.count("<path") > 50
+    assert "http://" not in drawn.replace("http://www.w3.org/", "")
+
+
+@each
+def test_axis_titles_carry_units(figure: Figure, documents: dict[str, dict[str, Any]]) -> None:
+    titles = {c["title"] for axis in "xy" for c in channels(documents[figure.name], axis) if c.get("title")}
+    assert titles and all(re.search(r" \([^)]+\)$", t) for t in titles)
+
+
+@each
+def test_a_case_is_drawn_only_with_valid_samples(figure: Figure, documents: dict[str, dict[str, Any]], dataset: xr.Dataset) -> None:
+    rows = documents[figure.name]["datasets"]["rows"]
+    drawn = {r["case"] for r in rows if "case" in r}
+    unusable = {i for i, text in enumerate(metrics.explanation(dataset)) if text}
+    assert drawn
+    if figure.name != "traffic":  # traffic is predicted: a case need not be measured
+        assert not drawn & unusable
+
+
+@each
+def test_the_note_counts_what_is_left_out(figure: Figure, documents: dict[str, dict[str, Any]], dataset: xr.Dataset) -> None:
+    document = documents[figure.name]
+    note = " ".join(document["title"]["subtitle"])
+    shown, total = map(int, re.match(r"(\d+) of (\d+) cases shown", note).groups())  # type: ignore[union-attr]
+    assert total == dataset.sizes["case"]
+    left = [int(k) for k in re.findall(r"(\d+) (?:not measured|without|are PyTorch's)", note)]
+    assert shown + sum(left) == total
+    if figure.name != "traffic":
+        assert shown == len({r["case"] for r in document["datasets"]["rows"] if "case" in r})
+
+
+@each
+def test_same_dataset_same_document(figure: Figure, documents: dict[str, dict[str, Any]], dataset: xr.Dataset) -> None:
+    assert json.dumps(charts.specification(figure, dataset), allow_nan=False) == json.dumps(documents[figure.name], allow_nan=False)
+
+
+def test_a_variant_has_one_colour_on_all_charts(documents: dict[str, dict[str, Any]]) -> None:
+    colours: dict[str, set[str]] = {}
+    for document in documents.values():
+        for channel in channels(document, "color"):
+            for name, colour in zip(channel["scale"]["domain"], channel["scale"]["range"], strict=True):
+                colours.setdefault(name, set()).add(colour)
+    assert len(colours) >= 7 and all(len(found) == 1 for found in colours.values())
+    assert colours[charts.PYTORCH] == {charts.GREY}
+    assert len(set().union(*colours.values())) == len(colours)
+
+
+@each
+def test_a_dataset_without_times_says_so(figure: Figure, make: Callable[..., xr.Dataset]) -> None:
+    ds = make()
+    barren = ds.where(ds["status"] == 2, drop=True).isel(case=[0]).assign_attrs(ds.attrs)
+    for name in ("status", "verdict", "threads", *record.parameters(ds)):
+        barren[name] = barren[name].astype(ds[name].dtype).assign_attrs(ds[name].attrs)
+    barren["traffic_bytes"] = barren["traffic_bytes"] * float("nan")
+    document = charts.specification(figure, barren)
+    assert "0 of 1 cases shown" in " ".join(document["title"]["subtitle"])
+    assert charts.svg(document).startswith("<svg")
+
+
+@each
+def test_a_kernel_without_n_draws_what_it_can(figure: Figure, make: Callable[..., xr.Dataset]) -> None:
+    ds = make().drop_vars("n")
+    assert charts.svg(charts.specification(figure, ds)).startswith("<svg")
+
+
+def test_colours_do_not_repeat() -> None:
+    assert len({*charts.COLOURS, charts.GREY}) == len(charts.COLOURS) + 1
+
+
+def test_write_all_writes_both_forms_of_every_chart(dataset_path: Path, tmp_path: Path) -> None:
+    written = charts.write_all(dataset_path, tmp_path / "charts")
+    assert {p.name for p in written} == {f"{f.name}.{kind}" for f in CHARTS for kind in ("json", "svg")}
+    assert {p.name for p in (tmp_path / "charts").iterdir()} == {p.name for p in written}
+    for path in written:
+        if path.suffix == ".json":
+            assert json.loads(path.read_text())["$schema"].endswith(".json")
