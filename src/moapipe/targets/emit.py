@@ -16,7 +16,7 @@ from moapipe.errors import TargetError
 from moapipe.loops.onf import Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
-from moapipe.targets.procedure import Walker, touched
+from moapipe.targets.procedure import Walker, tile_comments, touched
 from moapipe.targets.table import target_named
 from moapipe.targets.target import Call, Entry, Parameter, Procedure, Source, Target, Tile, Unit
 from moapipe.targets.workspace import Workspace, workspace
@@ -95,10 +95,9 @@ class _Emitter:
     def tiles(self, source: str) -> tuple[Tile, ...]:
         """Tiles with the source lines between their comments."""
         out = []
-        lines = source.split("\n")
+        lines = {l.strip(): i for i, l in enumerate(source.split("\n"), 1)}
         for number, (mark, rows, columns, fma) in enumerate(self.marks):
-            first = next(i for i, l in enumerate(lines, 1) if l.rstrip().endswith(f"tile {mark} #{number}"))
-            last = next(i for i, l in enumerate(lines, 1) if l.rstrip().endswith(f"end of tile #{number}"))
+            first, last = (lines[self.target.comment.format(form)] for form in tile_comments(mark, number))
             out.append(Tile(mark, rows, columns, self.unit.lanes, fma, (first + 1, last - 1)))
         return tuple(out)
 

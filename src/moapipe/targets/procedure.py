@@ -108,9 +108,9 @@ class Walker:
     def plain_loop(self, s: Loop, scope: Scope, depth: int) -> None:
         name = self.writer.names["v:" + s.var]
         self.indices[name] = None
+        comments = tile_comments(s.mark, len(self.marks)) if s.mark else ("", "")
         if s.mark:
-            self.line(depth, self.target.comment, f"tile {s.mark} #{len(self.marks)}")
-            number = len(self.marks)
+            self.line(depth, self.target.comment, comments[0])
             self.marks.append((s.mark, *tile_shape(s, self.unit.lanes)))
         lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
         self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
@@ -118,7 +118,7 @@ class Walker:
         self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)
         self.line(depth, self.target.loop[1])
         if s.mark:
-            self.line(depth, self.target.comment, f"end of tile #{number}")
+            self.line(depth, self.target.comment, comments[1])
 
     def limit(self, hi: Scalar, scope: Scope) -> str:
         """The bound as the language's loop header wants it: C exclusive, Fortran the last value."""
@@ -248,6 +248,11 @@ class Walker:
         self.line(depth, self.target.loop[0], lane, "0", str(self.unit.lanes))
         self.leaf(s, replace(scope.knowing(scope.lane, spot), lane=""), depth + 1)
         self.line(depth, self.target.loop[1])
+
+
+def tile_comments(mark: str, number: int) -> tuple[str, str]:
+    """The comments around a tile's fold loop, each of them once in a file."""
+    return f"tile {mark} #{number}", f"end of tile {mark} #{number}"
 
 
 def tile_shape(s: Loop, lanes: int) -> tuple[int, int, int]:
