@@ -1,0 +1,212 @@
+"""In: this machine. Out: findings in words that a person can act on: what is there, and what stands in the way of a run.
+
+Each row of CHECKS looks at one thing and never raises for what it finds. `wrong` means that the smoke run cannot work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, assert_never
+
+from moapipe.errors import MoapipeError
+from moapipe.lab import build as building
+from moapipe.lab.experiment import MachineFile, machine_file, native_isa, resolve_isa
+from moapipe.lab.kernel import DTYPES
+from moapipe.machine import topology
+from moapipe.targets.isa import isa_named
+from moapipe.targets.table import flags
+
+Severity = Literal["fine", "notice", "wrong"]
+REQUIRED = ("c", "fortran")  # targets of the smoke experiment
+SETTINGS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+SPACE = 1 << 30  # bytes free that a run should find
+BUSY = 0.3  # CPUs that others use, from which on samples are judged invalid
+PROBES = {
+    "c": ("probe.c", "#include <omp.h>\nint main(void) { double s = 0; \n#pragma omp parallel for reduction(+:s)\n"
+                     "for (int i = 0; i < 8; ++i) s += i * 0.5;\nreturn s == 14.0 && omp_get_max_threads() > 0 ? 0 : 1; }\n"),
+    "fortran": ("probe.f90", "program probe\n use omp_lib\n use iso_fortran_env, only: real64\n implicit none\n integer :: i\n real(real64) :: s\n"
+                             " s = 0\n !$omp parallel do reduction(+:s)\n do i = 0, 7\n  s = s + i * 0.5_real64\n end do\n"
+                             " if (s /= 14.0_real64 .or. omp_get_max_threads() < 1) error stop 1\nend program\n"),
+}
+TORCH = (
+    "import json, torch; c = torch.__config__.show(); "
+    "blas = next((p.split('=', 1)[1] for p in c.replace('\\n', ',').split(',') if p.strip().startswith('BLAS_INFO=')), 'unknown'); "
+    "x = torch.ones(1, 1, 4, 4); torch.nn.functional.scaled_dot_product_attention(x, x, x); "
+    "print(json.dumps({'version': torch.__version__, 'blas': blas, 'threads': torch.get_num_threads(), 'capability': torch.backends.cpu.get_cpu_capability()}))"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: its topic, what was found, how bad it is, and what to do about it (empty when it is fine)."""
+
+    topic: str
+    text: str
+    severity: Severity = "fine"
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the checks look at: the repository, and the machine's file by its name."""
+
+    root: Path
+    name: str
+    machine: MachineFile
+
+
+def examine(root: Path, machine: str = "local") -> tuple[Finding, ...]:
+    """Every finding, in the order of CHECKS. ConfigError when the machine's file is not there or not right."""
+    place = Place(root, machine, machine_file(machine, root))
+    return tuple(finding for check in CHECKS for finding in check(place))
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """The findings as text: one line each, advice below it, and the sum of it all at the end."""
+    width = max(len(f.topic) for f in findings)
+    lines = []
+    for f in findings:
+        lines.append(f"{_mark(f.severity)} {f.topic:<{width}}  {f.text}")
+        if f.advice:
+            lines.append(f"  {'':<{width}}  → {f.advice}")
+    wrong, notices = (sum(f.severity == s for f in findings) for s in ("wrong", "notice"))
+    if wrong:
+        lines.append(f"\n{wrong} thing{'s' * (wrong > 1)} must be mended before a run can work (marked ✗).")
+    else:
+        lines.append(f"\nReady for `make run`{f'; {notices} notice{"s" * (notices > 1)} (marked !)' if notices else ''}.")
+    return "\n".join(lines)
+
+
+def _mark(severity: Severity) -> str:
+    match severity:
+        case "fine":
+            return "✓"
+        case "notice":
+            return "!"
+        case "wrong":
+            return "✗"
+        case _:
+            assert_never(severity)
+
+
+# ------------------------------------------------------------------ checks
+
+
+def _python(place: Place) -> Iterator[Finding]:
+    inside = sys.prefix != sys.base_prefix
+    yield Finding("Python", f"{sys.version.split()[0]}{'' if inside else ', outside a virtual environment'}",
+                  "fine" if inside else "notice", "" if inside else "versions may differ from constraints.txt; `make setup` makes .venv")
+
+
+def _isa(place: Place) -> Iterator[Finding]:
+    here, asked = native_isa(), resolve_isa("auto", place.machine)
+    row = isa_named(asked)
+    text = f"{asked}, vectors of {row.vector_bytes} bytes, {row.registers} registers"
+    if here == asked or isa_named(here).vector_bytes > row.vector_bytes:
+        yield Finding("instruction set", text)
+    else:
+        yield Finding("instruction set", f"{text}, but this processor has {here}", "wrong", f"set isa: auto in config/machines/{place.name}.yaml")
+
+
+def _compilers(place: Place) -> Iterator[Finding]:
+    isa = resolve_isa("auto", place.machine)
+    for target in REQUIRED:
+        try:
+            compiler = building.find(place.machine, target, place.name)
+        except MoapipeError as e:
+            yield Finding(f"compiler of {target}", e.message, "wrong", e.hint)
+            continue
+        complaint = _compiles([compiler.command, *flags(target, isa, DTYPES[0]), *compiler.flags], target)
+        said = building.version(compiler.command)
+        if complaint:
+            yield Finding(f"compiler of {target}", f"{said}: {complaint}", "wrong",
+                          f"install a working {compiler.command} (Debian: apt install {compiler.package or compiler.command} libc6-dev), "
+                          f"or name another one in config/machines/{place.name}.yaml")
+        else:
+            yield Finding(f"compiler of {target}", f"{said}; compiles and runs OpenMP with this machine's flags")
+
+
+def _compiles(command: Sequence[str], target: str) -> str:
+    """What goes wrong when a small OpenMP program is compiled and run; empty when nothing does."""
+    name, source = PROBES[target]
+    with tempfile.TemporaryDirectory(prefix="moapipe-") as folder:
+        (Path(folder) / name).write_text(source)
+        made = subprocess.run([*command, name, "-fopenmp", "-o", "probe"], cwd=folder, capture_output=True, text=True, check=False)
+        if made.returncode:
+            return (made.stderr.strip().splitlines() or ["it fails without a word"])[0]
+        ran = subprocess.run(["./probe"], cwd=folder, capture_output=True, text=True, check=False)
+        return f"its programs end with {ran.returncode}" if ran.returncode else ""
+
+
+def _topology(place: Place) -> Iterator[Finding]:
+    try:
+        found = topology.probe()
+    except MoapipeError as e:
+        yield Finding("topology", e.message, "wrong", e.hint)
+    else:
+        yield Finding("topology", found.line())
+
+
+def _cpus(place: Place) -> Iterator[Finding]:
+    allowed, present = sorted(os.sched_getaffinity(0)), os.cpu_count() or 1
+    text = f"may use {len(allowed)} of {present} CPUs: {','.join(map(str, allowed))}"
+    if len(allowed) == 1 and present > 1:
+        yield Finding("CPU mask", text, "notice", "this shell is bound to one CPU: start again without taskset, or under srun with "
+                                                  "--cpu-bind=none or -c; cases with more threads are refused")
+    else:
+        yield Finding("CPU mask", text)
+    quota = topology.cpu_quota()
+    if quota is not None and quota < len(allowed):
+        yield Finding("CPU quota", f"a control group allows {quota:g} CPUs' worth of time", "notice",
+                      "threads are stopped when it is used up; such samples are judged `throttled`. Ask for a larger quota")
+
+
+def _settings(place: Place) -> Iterator[Finding]:
+    found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)}
+    policy = found.get("OMP_WAIT_POLICY", "unset (libgomp spins, then sleeps)")
+    yield Finding("wait policy", f"OMP_WAIT_POLICY {policy}; measuring processes get their own")
+    if found:
+        yield Finding("environment", " ".join(f"{k}={v}" for k, v in found.items()), "notice", "measuring processes do not see these; unset them to be sure")
+
+
+def _torch(place: Place) -> Iterator[Finding]:
+    """In a process of its own: loading PyTorch may shrink the CPU mask that children inherit."""
+    done = subprocess.run([sys.executable, "-c", TORCH], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it cannot be imported"])[-1]
+        yield Finding("PyTorch", last, "wrong", "run `make setup` again; it installs the pinned version")
+        return
+    d = json.loads(done.stdout.splitlines()[-1])
+    yield Finding("PyTorch", f"{d['version']}, BLAS {d['blas']}, {d['capability']}, {d['threads']} threads")
+
+
+def _programs(place: Place) -> Iterator[Finding]:
+    for program, package, loss in (("lstopo-no-graphics", "hwloc-nox", "caches and memory nodes are read from /sys instead"),
+                                   ("numactl", "numactl", "memory stays where the first thread touches it")):
+        there = shutil.which(program) or (program.startswith("lstopo") and shutil.which("lstopo"))
+        yield Finding(program, "found") if there else Finding(program, f"not in PATH: {loss}", "notice", f"Debian: apt install {package}")
+
+
+def _space(place: Place) -> Iterator[Finding]:
+    free = shutil.disk_usage(place.root).free
+    yield Finding("disk", f"{free / (1 << 30):.1f} GiB free", "fine" if free > SPACE else "notice",
+                  "" if free > SPACE else "a run writes tens of megabytes; a full disk loses no finished result, but stops the run")
+
+
+def _load(place: Place) -> Iterator[Finding]:
+    load = os.getloadavg()[0]
+    yield Finding("load", f"{load:.2f} CPUs busy over the last minute", "fine" if load < BUSY else "notice",
+                  "" if load < BUSY else "samples with neighbours are judged invalid; measure when the machine is quiet")
+
+
+CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
+    _python, _isa, _compilers, _topology, _cpus, _settings, _torch, _programs, _space, _load,
+)

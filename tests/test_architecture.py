@@ -1,0 +1,128 @@
+"""The house keeps its own rules: layers, sizes, names, tables that are complete, rules of one line."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from inspect import getdoc
+from pathlib import Path
+
+import pytest
+
+from moapipe.cli import PANELS, VERBS
+from moapipe.lab import experiment, kernel
+from moapipe.report.charts import CHARTS
+from moapipe.report.metrics import METRICS
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_LINES, FUNCTION_LINES, KERNEL_LINES, SNAKEFILE_LINES = 400, 40, 80, 60
+JUNK = {"util", "utils", "helper", "helpers", "common", "misc", "tool", "tools", "base", "core", "manager"}
+SOURCES = sorted(p for room in ("src", "kernels", "tests") for p in (ROOT / room).rglob("*.py"))
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+RULES = sorted((ROOT / "workflow" / "rules").glob("*.smk"))
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(path: Path) -> list[ast.FunctionDef]:
+    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+
+
+def test_imports_go_left() -> None:
+    done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= (KERNEL_LINES if path.parent.name == "kernels" else FILE_LINES)
+    long = {f.name: f.end_lineno - f.lineno + 1 for f in functions(path) if f.end_lineno and f.end_lineno - f.lineno >= FUNCTION_LINES}
+    assert not long
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_no_file_is_a_junk_drawer(path: Path) -> None:
+    assert path.stem not in JUNK and not JUNK & {part for part in path.parent.parts[len(ROOT.parts):]}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_imports_stand_at_the_top_and_are_absolute(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    top = {id(n) for n in tree.body}
+    guarded = {id(n) for i in tree.body if isinstance(i, ast.If) for n in i.body}
+    inside = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in top | guarded]
+    relative = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+    assert not inside and not relative
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.read_text().strip()], ids=named)
+def test_every_module_says_what_goes_in_and_what_comes_out(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_snakefile_is_short() -> None:
+    assert len((ROOT / "Snakefile").read_text().splitlines()) < SNAKEFILE_LINES
+
+
+@pytest.mark.parametrize("path", RULES, ids=named)
+def test_rules_call_one_verb_of_their_own_name(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"^\s+(script|run|notebook|wrapper):", text, re.MULTILINE)
+    rules = re.findall(r"^rule (\w+):(.*?)(?=^rule |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert rules
+    for name, body in rules:
+        shell = re.findall(r"shell:\n((?:\s+.+\n?)+)", body)
+        assert len(shell) == 1 and len(shell[0].strip().splitlines()) == 1, name
+        assert re.match(rf"f?\"moapipe {name} ", shell[0].strip()), name
+        assert name in VERBS
+        assert re.search(r"log:", body), name
+
+
+def test_every_stage_has_its_rule() -> None:
+    rules = {name for path in RULES for name in re.findall(r"^rule (\w+):", path.read_text(), re.MULTILINE)}
+    assert rules == {name for name, verb in VERBS.items() if verb.panel == PANELS[0]}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_its_function(name: str) -> None:
+    function = getattr(import_module(f"moapipe.cli.{VERBS[name].module}"), name)
+    assert getdoc(function)
+
+
+@pytest.mark.parametrize("row", [*METRICS, *CHARTS], ids=lambda row: row.name)
+def test_every_metric_and_chart_says_what_it_is(row) -> None:
+    assert getdoc(row.function)
+
+
+@pytest.mark.parametrize("name", kernel.names(ROOT))
+def test_every_kernel_file_is_complete(name: str) -> None:
+    loaded = kernel.load(name, ROOT)
+    assert loaded.variants and loaded.forms
+    assert getdoc(loaded.module)
+    assert all(v.about for v in loaded.variants.values())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=named)
+def test_every_experiment_reads_and_asks_for_something(path: Path) -> None:
+    e = experiment.read(str(path), ROOT)
+    assert e.file.about and experiment.builds(e)
+    assert all(any(not c.reason for c in experiment.cases(e, g)) for g in experiment.groups(e))
+
+
+def test_constraints_pin_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    names = {re.split(r"[^\w.-]", w)[0].lower().replace("_", "-") for w in wanted}
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert names <= pinned
+
+
+def test_makefile_prints_every_target() -> None:
+    menu = subprocess.run(["make", "--no-print-directory", "menu"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    assert all(re.search(rf"make {target}\b", menu) for target in phony[1].split())

@@ -1,0 +1,18 @@
+rule bench:
+    """All variants, languages and PyTorch of a group in turn, alone on the machine. `update`: an earlier record of the very same
+    builds, prediction and run axes stays, and a failed job loses nothing."""
+    input:
+        lambda w: [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in builds_of(w)],
+        f"{HERE}/predict/{GROUP}/prediction.json",
+    output:
+        update(f"{HERE}/bench/{GROUP}/record.nc"),
+    params:
+        points=lambda w: experiment.run_digest(EXPERIMENT, group_of(w)),
+        protocol=experiment.PROTOCOL,
+    log:
+        f"results/logs/{EXPERIMENT.name}/bench/{GROUP}.log",
+    threads: workflow.cores
+    resources:
+        bench=1,
+    shell:
+        f"moapipe bench {GROUP_NAMES} 2>&1 | tee -i {{log}}"

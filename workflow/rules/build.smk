@@ -1,0 +1,13 @@
+rule build:
+    """A source as a library, its compiler recorded, its inner loops checked; a failure is written down in build.json."""
+    input:
+        f"results/derive/{AXES}/manifest.json",
+    output:
+        f"results/build/{AXES}/{{machine}}/build.json",
+    params:
+        compilers=EXPERIMENT.machine,
+        code=kernel.code_digest("lab/build.py"),
+    log:
+        f"results/logs/build/{AXES}/{{machine}}.log",
+    shell:
+        f"moapipe build {NAMES} --machine {{wildcards.machine}} --keep-going > {{log}} 2>&1"

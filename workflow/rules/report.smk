@@ -1,0 +1,43 @@
+rule collect:
+    """Predicted and measured side by side, in one dataset; the table that a run prints."""
+    input:
+        RECORDS,
+        PREDICTIONS,
+    output:
+        f"{HERE}/dataset.nc",
+        f"{HERE}/table.txt",
+    params:
+        code=kernel.code_digest("lab/record.py", "report/metrics.py", "report/table.py"),
+    log:
+        f"results/logs/{EXPERIMENT.name}/collect.log",
+    shell:
+        f"moapipe collect {OF} > {{log}} 2>&1"
+
+
+rule chart:
+    """Every chart as JSON and SVG."""
+    input:
+        f"{HERE}/dataset.nc",
+    output:
+        directory(f"{HERE}/charts"),
+    params:
+        code=kernel.code_digest("report/charts.py", "report/metrics.py"),
+    log:
+        f"results/logs/{EXPERIMENT.name}/chart.log",
+    shell:
+        f"moapipe chart {OF} > {{log}} 2>&1"
+
+
+rule archive:
+    """A new folder below results/archives with everything in it and a page; archive.txt says where."""
+    input:
+        f"{HERE}/dataset.nc",
+        f"{HERE}/charts",
+    output:
+        f"{HERE}/archive.txt",
+    params:
+        code=kernel.code_digest("report"),
+    log:
+        f"results/logs/{EXPERIMENT.name}/archive.log",
+    shell:
+        f"moapipe archive {OF} > {{log}} 2>&1"
