@@ -7,7 +7,8 @@ at a time, in the dtype of the inputs. Everything that the kernel does not write
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, Literal, assert_never
 
@@ -18,7 +19,7 @@ from moapipe.algebra.function import FUNCS, MONOIDS
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, references, text
 from moapipe.errors import LiftError
-from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Kernel, Leaf, Loop
+from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Kernel, Leaf, Loop, Space
 from moapipe.loops.tally import Access, Touch
 
 Order = Literal["ascending", "descending"]
@@ -66,8 +67,8 @@ def run(
         c.close()
     return Run(
         {n: np.array(c.data, dtype).reshape(c.shape) for n, c in cells.items() if c.space == "output"},
-        {n: Access(c.space, c.loads, c.stores) for n, c in cells.items()},
-        {n: Touch(c.space, prod(c.shape), c.lives, c.read, c.written) for n, c in cells.items()},
+        {n: c.access() for n, c in cells.items()},
+        {n: c.touch() for n, c in cells.items()},
         program.calls(counters),
         {n: c.undefined for n, c in cells.items() if c.undefined},
         tuple(events),
@@ -83,73 +84,83 @@ def _input(k: Kernel, a: Array, shape: tuple[int, ...], inputs: Mapping[str, NDA
     return value
 
 
-@dataclass
 class _Cell:
-    """Storage of one array: flat elements of its present life, marks on those read and written, counters over all lives."""
+    """Storage of one array: flat elements of its present life, marks on those read and written, counters over all lives.
 
-    array: Array
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    kernel: str
-    events: list[Event] | None
-    data: list[Any] = field(default_factory=list)
-    marks: tuple[bytearray, bytearray] = (bytearray(), bytearray())
-    loads: int = 0
-    stores: int = 0
-    read: int = 0
-    written: int = 0
-    lives: int = 0
-    undefined: int = 0
+    `load(i, j, …)` and `store(value, i, j, …)` are made for its rank, since they are what a run spends its time in.
+    """
+
+    def __init__(self, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any], kernel: str, events: list[Event] | None) -> None:
+        self.array, self.shape, self.dtype, self.kernel = array, shape, dtype, kernel
+        self.data: list[Any] = []
+        self.loaded, self.stored = bytearray(), bytearray()
+        self.counts = [0, 0, 0, 0]
+        self.read = self.written = 0
+        make = _accessors(len(shape), events is not None)
+        log = events.append if events is not None else None
+        self.load, self.store = make(array.name, self.data, self.loaded, self.stored, self.counts, log, self.outside, self.unborn, *shape)
 
     @property
-    def space(self) -> Any:
+    def space(self) -> Space:
         return self.array.space
 
+    def access(self) -> Access:
+        return Access(self.space, self.counts[0], self.counts[1])
+
+    def touch(self) -> Touch:
+        return Touch(self.space, prod(self.shape), self.counts[3], self.read, self.written)
+
+    @property
+    def undefined(self) -> int:
+        """Loads of elements that had not been written; an input comes written."""
+        return 0 if self.space == "input" else self.counts[2]
+
     def fill(self, value: NDArray[Any]) -> None:
+        """Begin a life with these elements; the storage stays the same objects."""
         self.close()
         flat = value.astype(self.dtype).ravel()
-        self.data = flat.tolist() if self.dtype == np.float64 else list(flat)
-        self.marks = (bytearray(len(flat)), bytearray(len(flat)))
-        self.lives += 1
+        self.data[:] = flat.tolist() if self.dtype == np.float64 else list(flat)
+        self.loaded[:] = self.stored[:] = bytes(len(flat))
+        self.counts[3] += 1
 
     def alloc(self) -> None:
         self.fill(np.full(self.shape, np.nan))
 
     def close(self) -> None:
         """Add the marks of the life that ends to the totals."""
-        self.read += sum(self.marks[0])
-        self.written += sum(self.marks[1])
-        self.marks = (bytearray(), bytearray())
+        self.read += sum(self.loaded)
+        self.written += sum(self.stored)
 
-    def offset(self, index: tuple[int, ...]) -> int:
-        out = 0
-        for i, s in zip(index, self.shape, strict=True):
-            if not 0 <= i < s:
-                name = f"{self.array.name}[{', '.join(map(str, index))}]"
-                raise LiftError(f"{name} is outside {self.array.name}[{', '.join(map(str, self.shape))}]", where=self.kernel,
-                                hint="an index left its array: a guard is missing, or an extent is not padded")
-            out = out * s + i
-        if not self.marks[0] and not self.data:
-            raise LiftError(f"{self.array.name} is used before it is allocated", where=self.kernel)
-        return out
+    def outside(self, *index: int) -> None:
+        name = f"{self.array.name}[{', '.join(map(str, index))}]"
+        raise LiftError(f"{name} is outside {self.array.name}[{', '.join(map(str, self.shape))}]", where=self.kernel,
+                        hint="an index left its array: a guard is missing, or an extent is not padded")
 
-    def load(self, *index: int) -> Any:
-        o = self.offset(index)
-        self.loads += 1
-        self.marks[0][o] = 1
-        if not self.marks[1][o] and self.space != "input":
-            self.undefined += 1
-        if self.events is not None:
-            self.events.append((self.array.name, self.lives, o, False))
-        return self.data[o]
+    def unborn(self) -> None:
+        raise LiftError(f"{self.array.name} is used before it is allocated", where=self.kernel)
 
-    def store(self, value: Any, *index: int) -> None:
-        o = self.offset(index)
-        self.stores += 1
-        self.marks[1][o] = 1
-        if self.events is not None:
-            self.events.append((self.array.name, self.lives, o, True))
-        self.data[o] = value
+
+@cache
+def _accessors(rank: int, traced: bool) -> Callable[..., tuple[Callable[..., Any], Callable[..., None]]]:
+    """A maker of load and store for arrays of one rank: bounds, marks, counts (loads, stores, undefined loads, lives), trace."""
+    index = ", ".join(f"i{k}" for k in range(rank))
+    extents = "".join(f", s{k}" for k in range(rank))
+    inside = " and ".join(f"0 <= i{k} < s{k}" for k in range(rank)) or "True"
+    offset = "0"
+    for k in range(rank):
+        offset = f"({offset}) * s{k} + i{k}" if k else "i0"
+    lines = [f"def make(name, data, loaded, stored, counts, log, outside, unborn{extents}):"]
+    for what, head in (("load", f"def load({index}):"), ("store", f"def store({', '.join(filter(None, ('value', index)))}):")):
+        mark, count = ("loaded", 0) if what == "load" else ("stored", 1)
+        lines += [f"  {head}", f"    if not ({inside}): outside({index})", f"    o = {offset}", f"    try: {mark}[o] = 1",
+                  "    except IndexError: unborn()", f"    counts[{count}] += 1"]
+        lines += ["    if not stored[o]: counts[2] += 1"] if what == "load" else []
+        lines += [f"    log((name, counts[3], o, {what == 'store'}))"] if traced else []
+        lines += ["    return data[o]" if what == "load" else "    data[o] = value"]
+    space: dict[str, Any] = {}
+    exec(compile("\n".join([*lines, "  return load, store"]), "<storage>", "exec"), space)
+    made: Callable[..., tuple[Callable[..., Any], Callable[..., None]]] = space["make"]
+    return made
 
 
 class _Program:
