@@ -1,0 +1,197 @@
+"""In: a normal form. Out: an equal one by a named identity; LAWS, the identities that a variant may name, and the ⊕ of softmax.
+
+A law changes how a kernel computes, not what: outputs keep their meaning (up to rounding), and the kernel keeps the hash of the
+normal form before any law. A law that matches nothing refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import inf, log
+from typing import Any
+
+import numpy as np
+
+from moapipe.algebra.dnf import Dnf, Normal, with_normals
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, variables, walk
+from moapipe.errors import AlgebraError
+
+LOG2_E = 1 / log(2)
+LN_2 = log(2)
+Triple = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A named identity: its mathematics as text, its source, and `apply`, which raises AlgebraError where it matches nothing."""
+
+    name: str
+    text: str
+    source: str
+    apply: Callable[[Dnf], Dnf]
+
+
+# ------------------------------------------------------------------ base2
+
+
+def rescale(e: Scalar, scaled: frozenset[str]) -> Scalar:
+    """log2(e)·`e`, given that the arrays of `scaled` already hold log2(e) times their old values.
+
+    Positive constants pass through + − neg max min select, through folds of sum, max and min, and leave 0 and ±∞ alone.
+    """
+    match e:
+        case Num(v) if v in (0, inf, -inf):
+            return e
+        case Ref(array, _) if array in scaled:
+            return e
+        case Op("+" | "-" | "neg" | "max" | "min" as name, args):
+            return Op(name, tuple(rescale(a, scaled) for a in args))
+        case Op("select", (condition, a, b)):
+            return Op("select", (restore(condition, scaled), rescale(a, scaled), rescale(b, scaled)))
+        case Fold("sum" | "max" | "min" as monoid, var, lo, hi, body):
+            return Fold(monoid, var, lo, hi, rescale(body, scaled))
+        case _:
+            return _factor(LOG2_E, restore(e, scaled))
+
+
+def _factor(c: float, e: Scalar) -> Scalar:
+    """c·e with c beside the factors of e that do not fold, so that (c·scale)·Σ is computed once."""
+    match e:
+        case Op("*", (a, b)) if isinstance(b, Fold):
+            return Op("*", (Op("*", (Num(c), a)), b))
+        case _:
+            return Op("*", (Num(c), e))
+
+
+def restore(e: Scalar, scaled: frozenset[str]) -> Scalar:
+    """`e` with its old value: what reads a scaled array reads ln(2) times it; exp of a difference becomes exp2 of the scaled one."""
+    match e:
+        case Op("exp", (x,)) if {r.array for r in references(x)} & scaled:
+            return Op("exp2", (rescale(x, scaled),))
+        case Op("==", (Ref(array, _), Num(v))) if array in scaled and v in (0, inf, -inf):
+            return e
+        case Ref(array, index) if array in scaled:
+            return Op("*", (Num(LN_2), Ref(array, tuple(restore(i, scaled) for i in index))))
+        case _:
+            return rebuild(e, tuple(restore(c, scaled) for c in children(e)))
+
+
+def _linear_reads(e: Scalar) -> Iterator[str]:
+    """Arrays that `rescale` meets unscaled in `e`: those whose rescaling makes that of `e` free."""
+    match e:
+        case Ref(array, _):
+            yield array
+        case Op("+" | "-" | "neg" | "max" | "min", args):
+            for a in args:
+                yield from _linear_reads(a)
+        case Op("select", (_, a, b)):
+            yield from _linear_reads(a)
+            yield from _linear_reads(b)
+        case Fold("sum" | "max" | "min", _, _, _, body):
+            yield from _linear_reads(body)
+        case _:
+            pass
+
+
+def base2(d: Dnf) -> Dnf:
+    """Measure what is exponentiated in base-2 units, so that exp becomes exp2 without a multiplication."""
+    exponents = [x.args[0] for n in d.normals for x in walk(n.value) if isinstance(x, Op) and x.name == "exp"]
+    pending = [a for e in exponents for a in _linear_reads(e)]
+    known = {n.name: n for n in d.normals if n.name not in d.outputs}
+    scaled: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in known and name not in scaled:
+            scaled.add(name)
+            pending += _linear_reads(known[name].value)
+    if not scaled:
+        raise AlgebraError("base2 finds no exp of a definition that it could rescale", where=d.name, hint="it needs exp(x − m) with x a definition that is no output")
+    family = frozenset(scaled)
+    return with_normals(d, tuple(replace(n, value=(rescale if n.name in family else restore)(n.value, family)) for n in d.normals))
+
+
+# ------------------------------------------------------------------ scale_into_query
+
+
+def scale_into_query(d: Dnf) -> Dnf:
+    """Multiply the left factor of a scaled inner product beforehand, once an element instead of once a score."""
+    out: list[Normal] = []
+    taken = {name for name, _ in d.inputs} | {n.name for n in d.normals}
+    for n in d.normals:
+        parts = _scaled_product(n.value)
+        if parts is None:
+            out.append(n)
+            continue
+        factor, fold, query, other = parts
+        axes = tuple(_axis(n, fold, i) for i in query.index)
+        if variables(factor) - set(d.sizes) or None in axes:
+            out.append(n)
+            continue
+        name = next(s for s in ("scaled", *(f"scaled{k}" for k in range(2, len(taken) + 3))) if s not in taken)
+        taken.add(name)
+        out.append(Normal(name, tuple(a for a in axes if a is not None), Op("*", (factor, query))))
+        out.append(replace(n, value=replace(fold, body=Op("*", (Ref(name, query.index), other)))))
+    if len(out) == len(d.normals):
+        raise AlgebraError("scale_into_query finds no c·Σ q·k", where=d.name, hint="it needs a definition that is a scalar times a sum of products")
+    return with_normals(d, tuple(out))
+
+
+def _scaled_product(e: Scalar) -> tuple[Scalar, Fold, Ref, Scalar] | None:
+    """(c, Σ, q, k) when `e` is c·Σ q·k or Σ q·k·c with q one array element."""
+    match e:
+        case Op("*", (c, Fold("sum", _, _, _, Op("*", (Ref() as q, k))) as fold)) | Op("*", (Fold("sum", _, _, _, Op("*", (Ref() as q, k))) as fold, c)):
+            return c, fold, q, k
+        case _:
+            return None
+
+
+def _axis(n: Normal, fold: Fold, index: Scalar) -> tuple[str, Scalar] | None:
+    """The axis that an index component runs over, when it is a plain variable of the definition or of its fold from 0."""
+    extents = dict(n.axes)
+    if fold.lo == Num(0):
+        extents[fold.var] = fold.hi
+    return (index.name, extents[index.name]) if isinstance(index, Var) and index.name in extents else None
+
+
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Law("base2",
+            "exp(x − m) = exp2(c·x − c·m) with c = log2 e;  max(c·s) = c·max(s) for c > 0;  ln Σ exp(x) = m + ln Σ exp2(c·x − c·m), m = ln 2·(c·m)",
+            "homogeneity of max and + under positive constants; Milakov & Gimelshein 2018 for the safe softmax", base2),
+        Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
+    )
+}
+
+
+# ------------------------------------------------------------------ online softmax
+
+
+@dataclass(frozen=True, slots=True)
+class TripleMonoid:
+    """A monoid on triples, as text and as a numpy function; the lift `online` computes with it."""
+
+    name: str
+    text: str
+    source: str
+    unit: tuple[float, float, float]
+    combine: Callable[[Triple, Triple], Triple]
+
+
+def combine_softmax(a: Triple, b: Triple) -> Triple:
+    """(m, l, o) ⊕ (m', l', o'): m, l of one shape, o of that shape with features behind it. Never NaN for m = −∞."""
+    peak = np.maximum(a[0], b[0])
+    safe = np.where(np.isneginf(peak), 0.0, peak)
+    p, q = np.exp(a[0] - safe), np.exp(b[0] - safe)
+    wide = tuple(np.reshape(w, np.shape(w) + (1,) * (np.ndim(a[2]) - np.ndim(w))) for w in (p, q))
+    return peak, a[1] * p + b[1] * q, a[2] * wide[0] + b[2] * wide[1]
+
+
+ONLINE_SOFTMAX = TripleMonoid(
+    "online_softmax",
+    "(m, l, o) ⊕ (m', l', o') = (M, l·e^(m−Z) + l'·e^(m'−Z), o·e^(m−Z) + o'·e^(m'−Z)), M = max(m, m'), Z = 0 where M = −∞ and else M; "
+    "associative, commutative, unit (−∞, 0, 0); a part with m = −∞ has weight 0. The fold of (s, 1, v) over keys is "
+    "(max s, Σ e^(s−Z), Σ e^(s−Z)·v), whatever the grouping",
+    "Milakov & Gimelshein 2018, arXiv:1805.02867; Rabe & Staats 2021, arXiv:2112.05682",
+    (-inf, 0.0, 0.0), combine_softmax)
