@@ -6,6 +6,8 @@ Index variables: h over batch, q over queries, k over keys, d over the d_k featu
 
 from math import inf
 
+import numpy as np
+
 from moapipe.algebra import expr as moa
 from moapipe.algebra.expr import Definition, Definitions, Expr
 
@@ -48,3 +50,79 @@ def definitions(form: str) -> Definitions:
     lse = Definition("lse", ("h", "q"), peak.array + moa.log(total.array))
     steps += [peak, safe, weights, total, mixed, out, *([lse] if option["lse"] else [])]
     return Definitions(SIZES, (Q, K, V, scale), tuple(steps), ("out", "lse") if option["lse"] else ("out",))
+
+
+LEADING = "batch"
+STRESS = {f"logits of ±{top}": lambda x, top=top: {**x, "Q": x["Q"] * (top / max(abs(_scores(x)).max(initial=0), 1e-9))} for top in (100, 700)}
+
+
+def defaults(sizes):
+    """Scalars that a caller may leave out."""
+    return {"scale": max(sizes["d_k"], 1) ** -0.5}
+
+
+def inputs(rng, sizes, form):
+    b, q, k, d, e = (sizes[s] for s in SIZES)
+    return {"Q": rng.standard_normal((b, q, d)), "K": rng.standard_normal((b, k, d)), "V": rng.standard_normal((b, k, e)), **defaults(sizes)}
+
+
+def _scores(x):
+    return x["scale"] * (x["Q"] @ x["K"].swapaxes(-1, -2))
+
+
+def _seen(xp, x, form):
+    """Which key each query sees, ⟨q_len kv_len⟩."""
+    q, k = x["Q"].shape[-2], x["K"].shape[-2]
+    offset = {None: k, "top_left": 0, "bottom_right": k - q}[FORMS[form]["causal"]]
+    return xp.arange(k) <= xp.arange(q)[:, None] + offset
+
+
+def _softmax(xp, x, form):
+    """Scores (−∞ where unseen), weights that sum to 1 or are all 0, log-sum-exp."""
+    s = xp.where(_seen(xp, x, form), _scores(x), -inf)
+    top = s.max(-1, initial=-inf)
+    w = xp.exp(s - xp.where(top == -inf, 0, top)[..., None])
+    total = w.sum(-1)
+    return s, w / xp.where(total == 0, 1, total)[..., None], xp.where(total == 0, -inf, top + xp.log(xp.where(total == 0, 1, total)))
+
+
+def reference(xp, x, form):
+    _, w, lse = _softmax(xp, x, form)
+    return {"out": w @ x["V"], **({"lse": lse} if FORMS[form]["lse"] else {})}
+
+
+def baseline(torch, x, form):
+    """PyTorch aligns top-left by itself; bottom-right takes a mask. It returns no log-sum-exp."""
+    call, causal = torch.nn.functional.scaled_dot_product_attention, FORMS[form]["causal"]
+    mask = _seen(torch, x, form) if causal == "bottom_right" else None
+    q, k, v, scale = x["Q"][None], x["K"][None], x["V"][None], float(x["scale"])
+    return "scaled_dot_product_attention", lambda: {"out": call(q, k, v, attn_mask=mask, is_causal=causal == "top_left", scale=scale)[0]}
+
+
+def error_bound(eps, x, out, form):
+    """docs/validation.md: scores, exponentials and rescalings err by `weight`, folds over the keys by their depth."""
+    s, w, _ = _softmax(np, x, form)
+    n, d = x["K"].shape[-2:]
+    size = np.where(_seen(np, x, form), _scores({**x, "Q": abs(x["Q"]), "K": abs(x["K"]), "scale": abs(x["scale"])}), 0).max(-1, initial=0)
+    running = np.maximum.accumulate(s, -1)
+    rises = (running[..., 1:] > running[..., :-1]).sum(-1)
+    relative = eps / 2 * ((d + 12 + 3 * rises) * size + 6 * rises + n + 6)
+    bound = {"out": 2 * relative[..., None] * (w @ abs(x["V"]))}
+    return {**bound, **({"lse": relative + 3 * eps * (size + np.log(n + 1) + 1)} if FORMS[form]["lse"] else {})}
+
+
+def _pairs(sizes, form):
+    """Query-key pairs that are seen, of one head."""
+    q, k = sizes["q_len"], sizes["kv_len"]
+    offset = {None: k, "top_left": 0, "bottom_right": k - q}[FORMS[form]["causal"]]
+    return int(np.clip(np.arange(q) + 1 + offset, 0, k).sum())
+
+
+def useful_flops(sizes, form):
+    return 2 * sizes["batch"] * _pairs(sizes, form) * (sizes["d_k"] + sizes["d_v"])
+
+
+def lower_bound(sizes, form, capacity):
+    """Elements past a cache of `capacity` elements: every array once, or pairs·d²/M (Saha & Ye 2024, arXiv 2402.07443, M ≥ d²)."""
+    b, q, k, d, e = (sizes[s] for s in SIZES)
+    return b * max(q * d + k * (d + e) + q * e, _pairs(sizes, form) * d * e / capacity)

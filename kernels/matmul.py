@@ -28,3 +28,50 @@ def definitions(form: str) -> Definitions:
         c = c + beta * c0
     inputs = (a, b, alpha, beta, c0) if option["accumulate"] else (a, b, alpha)
     return Definitions(SIZES, inputs, (product, Definition("C", ("i", "j"), c)), ("C",))
+
+
+def defaults(sizes):
+    """Scalars that a caller may leave out."""
+    return {"alpha": 1.0, "beta": 0.0}
+
+
+def inputs(rng, sizes, form):
+    """Normal matrices, so that C is of the size of √k; alpha and beta are no powers of two."""
+    shapes = {a.name: [sizes[s.name] for s in a.shape] for a in definitions(form).inputs}
+    return {name: rng.standard_normal(shape) if shape else rng.uniform(0.3, 0.9) for name, shape in shapes.items()}
+
+
+def _operands(x, form):
+    option = FORMS[form]
+    return x["A"].T if option["transpose_a"] else x["A"], x["B"].T if option["transpose_b"] else x["B"]
+
+
+def reference(xp, x, form):
+    a, b = _operands(x, form)
+    c = x["alpha"] * (a @ b)
+    return {"C": c + x["beta"] * x["C0"] if FORMS[form]["accumulate"] else c}
+
+
+def baseline(torch, x, form):
+    """One call of the BLAS, which reads C0 only where beta is not 0."""
+    a, b = _operands(x, form)
+    out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+    c0, beta = (x["C0"], float(x["beta"])) if FORMS[form]["accumulate"] else (out, 0.0)
+    return "addmm", lambda: {"C": torch.addmm(c0, a, b, beta=beta, alpha=float(x["alpha"]), out=out)}
+
+
+def error_bound(eps, x, out, form):
+    a, b = _operands({name: abs(v) for name, v in x.items()}, form)
+    added = abs(x["beta"] * x["C0"]) if FORMS[form]["accumulate"] else 0
+    return {"C": eps / 2 * ((a.shape[1] + 3) * abs(x["alpha"]) * (a @ b) + 3 * added)}
+
+
+def useful_flops(sizes, form):
+    return 2 * sizes["m"] * sizes["n"] * sizes["k"]
+
+
+def lower_bound(sizes, form, capacity):
+    """Elements past a cache of `capacity` elements: every array once, or 2mnk/√M − 2M (Smith et al. 2017, arXiv 1702.02017)."""
+    m, n, k = (sizes[s] for s in SIZES)
+    once = m * k + k * n + m * n * (2 if FORMS[form]["accumulate"] else 1)
+    return max(once, 2 * m * n * k / capacity**0.5 - 2 * capacity)

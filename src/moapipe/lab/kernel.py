@@ -1,7 +1,7 @@
 """In: kernels/<name>.py and kernels/<name>.yaml. Out: the kernel file as a record, its digests, and its loaded module.
 
 What an experiment needs (sizes, parameters, forms, variants) is read without running any Python: SIZES, PARAMETERS and FORMS
-are literals. `load` runs the file and adds the module, for the stages that need definitions, inputs or the reference.
+stand alone. `load` runs the file and adds the module, for the stages that need definitions, inputs or the reference.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,7 @@ from moapipe.lab.document import load as load_yaml
 TARGETS = ("c", "fortran", "cuda")
 DTYPES = ("f32", "f64")
 LITERALS = ("SIZES", "PARAMETERS", "FORMS")
+PLAIN = {"bool": bool, "int": int, "str": str, "dict": dict, "tuple": tuple, "list": list, "range": range, "zip": zip, "enumerate": enumerate}
 FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "useful_flops", "lower_bound")
 
 
@@ -47,7 +48,7 @@ class Variants(RootModel[dict[str, Variant]]):
     """kernels/x.yaml: variant name -> Variant."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelFile:
     """A kernel: its names, its sizes in ABI order, what experiments set (`parameters`: parameter -> the sizes that it sets),
     its forms (name -> options) and its variants. `module` is None until `load`."""
@@ -59,7 +60,7 @@ class KernelFile:
     forms: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Variant]
     digest: str
-    module: ModuleType | None = field(default=None, compare=False)
+    module: ModuleType | None = None
 
     @property
     def where(self) -> str:
@@ -96,7 +97,14 @@ def scan(name: str, root: Path) -> KernelFile:
 
 
 def load(name: str, root: Path) -> KernelFile:
-    """The kernel file with its module. ConfigError names what the file lacks."""
+    """The kernel file with its module, the same record until one of its two files changes. ConfigError names what the file lacks."""
+    choose(name, names(root), "kernel", "kernels/")
+    files = [root / "kernels" / f"{name}.{end}" for end in ("py", "yaml")]
+    return _load(name, root, tuple((f.stat().st_mtime_ns, f.stat().st_size) if f.is_file() else None for f in files))
+
+
+@lru_cache(maxsize=64)
+def _load(name: str, root: Path, stamp: object) -> KernelFile:
     kernel = scan(name, root)
     spec = spec_from_file_location(f"moapipe_kernel_{name}", kernel.path)
     if spec is None or spec.loader is None:
@@ -182,14 +190,16 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def _literals(tree: ast.Module, where: str) -> dict[str, Any]:
+    """SIZES, PARAMETERS and FORMS: expressions over literals and PLAIN builtins, worked out alone, the rest of the file unread."""
     out: dict[str, Any] = {}
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in LITERALS:
                 try:
-                    out[name] = ast.literal_eval(value)
-                except ValueError as e:
-                    raise ConfigError(f"{name} is computed", where=f"{where}:{node.lineno}", hint="write it as a literal: experiments read it without running the file") from e
+                    out[name] = eval(compile(ast.Expression(value), where, "eval"), {"__builtins__": PLAIN}, {})
+                except Exception as e:
+                    hint = "use literals and comprehensions over them: experiments read it without running the file"
+                    raise ConfigError(f"{name} cannot be worked out alone: {e}", where=f"{where}:{node.lineno}", hint=hint) from e
     if lacking := [n for n in LITERALS if n not in out]:
         raise ConfigError(f"has no {', '.join(lacking)}", where=where, hint="docs/architecture.md lists what a kernel file holds")
     return out

@@ -1,0 +1,174 @@
+"""In: a derived source and its manifest, a machine's compilers. Out: kernel.so, kernel.s and build.json.
+
+The listing is made first and assembled afterwards, so what the assembler gate reads is what runs. Commands are recorded as a
+shell would take them in the repository's root; a failure is recorded with its reason, and nothing of it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from moapipe.errors import LabError, MoapipeError
+from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
+from moapipe.lab.file import read_json, sha256, write_json
+from moapipe.lab.place import built, derived
+from moapipe.targets.listing import gate
+from moapipe.targets.table import flags, target_named
+from moapipe.targets.target import Tile
+
+SCHEMA = 1
+PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit"}
+SHOWN = 12  # lines of a compiler's complaint that a message shows
+PREFIX = "-ffile-prefix-map=$PWD=."  # no absolute path in the debug lines, whoever compiles
+
+Status = Literal["built", "build_failed", "gate_failed"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """build.json: what was compiled, by what, how, and what the assembler gate saw. `library` is empty unless status is built
+    and the target runs on this machine's processor."""
+
+    build: Build
+    machine: str
+    status: Status
+    reason: str
+    compiler: Mapping[str, str]
+    commands: tuple[str, ...]
+    source_sha256: str
+    library: str
+    library_sha256: str
+    tiles: tuple[Mapping[str, Any], ...]
+
+    def document(self) -> dict[str, Any]:
+        flat = {k: v for k, v in asdict(self).items() if k != "build"}
+        return {"schema": SCHEMA, **asdict(self.build), **flat, "commands": list(self.commands), "tiles": [dict(t) for t in self.tiles]}
+
+
+def read(path: Path) -> Built:
+    """A build.json from disk. RecordError when it is missing or damaged."""
+    d = read_json(path)
+    build = Build(*(d[k] for k in ("kernel", "form", "variant", "target", "isa", "dtype")))
+    rest = {k: d[k] for k in ("machine", "status", "reason", "compiler", "source_sha256", "library", "library_sha256")}
+    return Built(build=build, commands=tuple(d["commands"]), tiles=tuple(d["tiles"]), **rest)
+
+
+def build(b: Build, root: Path, machine: str = "local") -> Built:
+    """Compile a derived build for a machine and write its files below results/build. Never raises for a compiler's refusal or a
+    failing gate: both are in the result's status and in build.json. LabError when the compiler is missing or nothing is derived.
+    """
+    folder, source = built(b, machine), derived(b)
+    if not (root / source / "manifest.json").is_file():
+        raise LabError("nothing is derived", where=b.path(), hint="run `moapipe derive` first")
+    manifest = read_json(root / source / "manifest.json")
+    compiler = find(machine_file(machine, root), b.target, machine)
+    result = compile_source(b, manifest, root, source / manifest["source"], folder, machine, compiler)
+    write_json(root / folder / "build.json", result.document())
+    return result
+
+
+def require(result: Built) -> Built:
+    """The build, or LabError with its reason when it failed."""
+    if result.status != "built":
+        raise LabError(result.reason, where=result.build.path(), hint=f"command: {result.commands[0] if result.commands else ''}")
+    return result
+
+
+# ------------------------------------------------------------------ compiler
+
+
+def find(machine: MachineFile, target: str, name: str = "local") -> Compiler:
+    """The machine's compiler of a target. LabError that says what to install or to load when it is missing."""
+    row = machine.compilers.get(target)  # type: ignore[call-overload]
+    compiler = row or Compiler(command=target_named(target).compiler)
+    if shutil.which(compiler.command) is None:
+        package = compiler.package or PACKAGES.get(compiler.command, compiler.command)
+        modules = f"`module load {' '.join(machine.modules)}`" if machine.modules else "a compiler module"
+        raise LabError(
+            f"{compiler.command} is not in PATH", where=f"config/machines/{name}.yaml: compilers.{target}",
+            hint=f"install it (Debian: apt install {package}), load {modules}, or name another command there",
+        )
+    return compiler
+
+
+@lru_cache
+def version(command: str) -> str:
+    """First line of `command --version` (nvcc: the line with its release)."""
+    out = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return next((l for l in out if "release" in l), out[0] if out else "unknown")
+
+
+def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: Path, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """Argument lists in order: text to listing, listing to library; CUDA: text to a device binary."""
+    given = (compiler.command, *flags(b.target, b.isa, b.dtype, manifest["params"]), *compiler.flags)
+    if b.target == "cuda":
+        return ((*given, "-cubin", str(source), "-o", str(folder / "kernel.cubin")),)
+    modules = ("-J", str(folder)) if b.target == "fortran" else ()
+    listing, library = str(folder / "kernel.s"), str(folder / "kernel.so")
+    return (
+        (*given, PREFIX, *modules, "-S", str(source), "-o", listing),
+        (compiler.command, "-shared", "-fopenmp", *compiler.flags, listing, "-o", library, "-lm"),
+    )
+
+
+def shown(arguments: Sequence[str]) -> str:
+    """A command as a shell takes it; $PWD stays a variable."""
+    return " ".join(a if "$PWD" in a else shlex.quote(a) for a in arguments)
+
+
+def compile_source(
+    b: Build, manifest: Mapping[str, Any], root: Path, source: Path, folder: Path, machine: str, compiler: Compiler, *, gated: bool = True
+) -> Built:
+    """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate."""
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for old in ("build.json", "kernel.so", "kernel.s", "kernel.cubin"):
+        (root / folder / old).unlink(missing_ok=True)
+    told = commands(b, manifest, compiler, source, folder)
+    with tempfile.TemporaryDirectory(dir=root / folder, prefix=".compile-") as scratch:
+        work = Path(scratch).relative_to(root)
+        complaint = _run(commands(b, manifest, compiler, source, work), root)
+        tiles, failed = _gate(manifest, b, root / work) if gated and not complaint else ((), "")
+        status: Status = "build_failed" if complaint else "gate_failed" if failed else "built"
+        for made in sorted((root / work).glob("kernel.*")):
+            if not (complaint or (failed and made.suffix == ".so")):
+                os.replace(made, root / folder / made.name)
+    library = folder / "kernel.so"
+    runs = status == "built" and (root / library).is_file()
+    return Built(
+        b, machine, status, complaint or failed, {"command": compiler.command, "version": version(compiler.command)},
+        tuple(map(shown, told)), sha256(root / source), str(library) if runs else "", sha256(root / library) if runs else "", tiles,
+    )
+
+
+def _run(todo: Sequence[Sequence[str]], root: Path) -> str:
+    """Run commands in `root`; the complaint of the first that fails."""
+    for arguments in todo:
+        real = [a.replace("$PWD", str(root)) for a in arguments]
+        done = subprocess.run(real, cwd=root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            return f"{arguments[0]} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"])
+    return ""
+
+
+def _gate(manifest: Mapping[str, Any], b: Build, folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """Reports of the assembler gate, and the first failure as a sentence."""
+    listing = folder / "kernel.s"
+    if not listing.is_file():
+        return (), ""
+    tiles = tuple(Tile(t["mark"], t["rows"], t["columns"], t["vector"], t["fma"], tuple(t["lines"])) for t in manifest["tiles"])
+    try:
+        reports = gate(listing.read_text(), tiles, b.isa, b.dtype)
+    except MoapipeError as e:
+        return (), str(e)
+    failed = [r for r in reports if not r.passed]
+    return tuple(asdict(r) for r in reports), f"register tile {failed[0].mark}: {failed[0].reason}" if failed else ""

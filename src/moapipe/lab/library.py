@@ -1,0 +1,59 @@
+"""In: a built library and its manifest, arrays. Out: the function of the ABI, called on them (docs/architecture.md, frozen text 2)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moapipe.algebra.index import evaluate, parse
+from moapipe.errors import LabError
+from moapipe.lab.buffer import DTYPES, aligned
+
+Function = Callable[[Sequence[NDArray[Any]], NDArray[Any], Sequence[int], int], None]
+
+
+def function(library: Path, manifest: Mapping[str, Any]) -> Function:
+    """`f(buffers, work, sizes, threads)`: buffers are inputs, then outputs, flat and 64-byte aligned. LabError when it cannot load."""
+    try:
+        f = getattr(ctypes.CDLL(str(library)), manifest["symbol"])
+    except (OSError, AttributeError) as e:
+        raise LabError(f"cannot load: {e}", where=library.name, hint="build it again on this machine") from e
+    count = len(manifest["inputs"]) + len(manifest["outputs"]) + 1
+    f.argtypes = (*(ctypes.c_void_p,) * count, *(ctypes.c_int64,) * (len(manifest["sizes"]) + 1))
+    f.restype = None
+
+    def call(buffers: Sequence[NDArray[Any]], work: NDArray[Any], sizes: Sequence[int], threads: int) -> None:
+        f(*(b.ctypes.data for b in (*buffers, work)), *sizes, threads)
+
+    return call
+
+
+def shapes(manifest: Mapping[str, Any], kind: str, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Numbers for the shapes of the manifest's `inputs` or `outputs`."""
+    return {a["name"]: tuple(evaluate(parse(s), sizes) for s in a["shape"]) for a in manifest[kind]}
+
+
+def work_elements(manifest: Mapping[str, Any], sizes: Mapping[str, int], threads: int) -> int:
+    """Elements of the workspace buffer."""
+    return evaluate(parse(manifest["workspace"]["elements"]), {**sizes, "threads": threads})
+
+
+def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int) -> dict[str, NDArray[Any]]:
+    """Call the kernel on copies of `inputs` (shapes as in the manifest) and return its outputs in the build's dtype."""
+    dtype = manifest["dtype"]
+    buffers = []
+    for a in manifest["inputs"]:
+        value = np.asarray(inputs[a["name"]], DTYPES[dtype])
+        flat = aligned(value.size, dtype)
+        flat[:] = value.ravel()
+        buffers.append(flat)
+    made = {n: (aligned(prod(s), dtype), s) for n, s in shapes(manifest, "outputs", sizes).items()}
+    work = aligned(work_elements(manifest, sizes, threads), dtype)
+    function(library, manifest)([*buffers, *(b for b, _ in made.values())], work, [sizes[s] for s in manifest["sizes"]], threads)
+    return {n: b.reshape(s) for n, (b, s) in made.items()}

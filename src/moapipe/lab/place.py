@@ -1,0 +1,34 @@
+"""In: builds, groups, machines. Out: where their files lie, always relative to the repository's root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moapipe.errors import ConfigError
+from moapipe.lab.experiment import Build
+
+
+def root(start: Path | None = None) -> Path:
+    """The nearest folder at or above `start` (default: the working directory) that has kernels/ and config/, else the folder of
+    this checkout. ConfigError when there is neither."""
+    here = (start or Path.cwd()).resolve()
+    checkout = Path(__file__).resolve().parents[3]
+    for folder in (here, *here.parents, checkout):
+        if (folder / "kernels").is_dir() and (folder / "config").is_dir():
+            return folder
+    raise ConfigError("no kernels/ and config/ here or above", where=str(here), hint="change into the repository")
+
+
+def derived(build: Build) -> Path:
+    """derivation.md, derivation.json, cost.json, manifest.json and the source of a build."""
+    return Path("results/derive") / build.path()
+
+
+def built(build: Build, machine: str) -> Path:
+    """The library, its listing and build.json."""
+    return Path("results/build") / build.path() / machine
+
+
+def validated(build: Build, machine: str) -> Path:
+    """validation.json."""
+    return Path("results/validate") / build.path() / machine / "validation.json"
