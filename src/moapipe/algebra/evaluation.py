@@ -1,6 +1,8 @@
 """In: a scalar expression over index variables, arrays. Out: its values by numpy at all indices at once, in the arrays' dtype.
 
 `select` is lazy, as it is in the normal form: the branch that is not taken may read past an array's end, and only that one.
+`meaning_expr` is the other road to the same values, from the MoA expression through numpy's own array functions (the `meaning`
+column of OPS): the oracle of ψ-reduction.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from moapipe.algebra.ops import FUNCS, MONOIDS
+from moapipe.algebra.expr import Apply, Cell, Definitions, Expr, Leaf, Value
+from moapipe.algebra.index import evaluate as evaluate_index
+from moapipe.algebra.ops import FUNCS, MONOIDS, OPS
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, text
 from moapipe.errors import AlgebraError
 
@@ -75,3 +79,34 @@ def tabulate(e: Scalar, axes: tuple[tuple[str, int], ...], at: Mapping[str, int]
         value = np.asarray(evaluate(e, {**at, **grid}, arrays))
     out = np.broadcast_to(value, shape).copy()
     return out.astype(dtype) if out.dtype.kind == "f" else out
+
+
+def meaning_expr(e: Expr, arrays: Mapping[str, Array], sizes: Mapping[str, int], cells: Mapping[tuple[int, int], Array] | None = None) -> Array:
+    """The array of a MoA expression, directly by numpy: no index ever appears. `cells` are Ω's, by (side, depth)."""
+    match e:
+        case Leaf(name, _):
+            return np.asarray(arrays[name])
+        case Value(value):
+            return np.asarray(evaluate(value, sizes, {}))[()]
+        case Cell(side, depth, _):
+            return (cells or {})[side, depth]
+        case Apply(operator, args, data, _, body):
+            values = [np.asarray(meaning_expr(a, arrays, sizes, cells)) if a.shape else meaning_expr(a, arrays, sizes, cells) for a in args]
+
+            def apply_body(*parts: Array) -> Array:
+                assert body is not None
+                own = {(2 - len(parts) + k, data.depth): p for k, p in enumerate(parts)}
+                return meaning_expr(body, arrays, sizes, {**(cells or {}), **own})
+
+            with np.errstate(all="ignore"):
+                return OPS[operator].meaning(data, values, lambda x: evaluate_index(x, sizes), apply_body)
+        case _:
+            assert_never(e)
+
+
+def meaning_definitions(d: Definitions, inputs: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Every definition's array by `meaning_expr`, in order of use."""
+    out: dict[str, Array] = {}
+    for x in d.definitions:
+        out[x.name] = np.asarray(meaning_expr(x.expr, {**inputs, **out}, sizes))
+    return out

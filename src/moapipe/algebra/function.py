@@ -68,9 +68,14 @@ def escape(s: str) -> str:
     return s.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def _literal(s: str) -> str:
+    """Text that str.format leaves alone."""
+    return s.replace("{", "{{").replace("}", "}}")
+
+
 def _infix(name: str, meaning: Callable[..., Any], level: int, glyph: str = "", latex: str = "") -> Func:
     g, x = glyph or name, latex or glyph or name
-    template = (f"{{l}} {g} {{r}}", f"{{l}} {name} {{r}}", f"{{l}} {x} {{r}}", f"<mrow>{{l}}<mo>{escape(g)}</mo>{{r}}</mrow>")
+    template = (f"{{l}} {g} {{r}}", f"{{l}} {name} {{r}}", f"{{l}} {_literal(x)} {{r}}", f"<mrow>{{l}}<mo>{escape(g)}</mo>{{r}}</mrow>")
     return Func(name, 2, meaning, (g, name, x, f"<mo>{escape(g)}</mo>"), template, level)
 
 
@@ -78,7 +83,7 @@ def _call(name: str, arity: int, meaning: Callable[..., Any], latex: str, domain
     args = ", ".join(f"{{{i}}}" for i in range(arity))
     math = "<mo>,</mo>".join(f"{{{i}}}" for i in range(arity))
     plain = f"{name}({args})"
-    template = (plain, plain, f"{latex}\\left({args}\\right)", f"<mrow><mi>{name}</mi><mo>(</mo>{math}<mo>)</mo></mrow>")
+    template = (plain, plain, f"{_literal(latex)}\\left({args}\\right)", f"<mrow><mi>{name}</mi><mo>(</mo>{math}<mo>)</mo></mrow>")
     return Func(name, arity, meaning, (name, name, latex, f"<mi>{name}</mi>"), template, CALL, domain)
 
 
@@ -107,7 +112,7 @@ _ROWS = (
     _special("abs", 1, np.abs, ("|", "abs", "|", "<mo>|</mo>"),
              ("|{0}|", "abs({0})", r"\left|{0}\right|", "<mrow><mo>|</mo>{0}<mo>|</mo></mrow>")),
     _call("exp", 1, np.exp, r"\exp"),
-    _call("exp2", 1, np.exp2, r"\operatorname{{exp2}}"),
+    _call("exp2", 1, np.exp2, r"\operatorname{exp2}"),
     _call("log", 1, np.log, r"\ln", (0.0, inf)),
     _call("log2", 1, np.log2, r"\log_2", (0.0, inf)),
     _special("sqrt", 1, np.sqrt, ("√", "sqrt", r"\sqrt{}", "<mo>√</mo>"),
