@@ -16,6 +16,7 @@ from moapipe.targets.table import TARGETS, flags
 
 NUMPY = {"f32": np.float32, "f64": np.float64}
 PAD = 64
+STRICT = {"c": ("-Wall", "-Werror"), "fortran": ("-Wall", "-Wno-unused-dummy-argument", "-Werror")}
 
 
 def runs_here(isa: str) -> bool:
@@ -38,7 +39,7 @@ def build(source, target: str, isa: str, dtype: str, folder: Path, tile=None, ex
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / source.manifest["source"]
     text.write_text(source.text)
-    command = [compiler(target), *flags(target, isa, dtype, tile), *extra, "-Wall", "-Werror", "-shared", text.name, "-o", "kernel.so", "-lm"]
+    command = [compiler(target), *flags(target, isa, dtype, tile), *extra, *STRICT[target], "-shared", text.name, "-o", "kernel.so", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr[:4000]}\n{source.text}"
     return ctypes.CDLL(str(folder / "kernel.so"))

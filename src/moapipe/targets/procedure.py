@@ -12,11 +12,12 @@ from math import prod
 from typing import assert_never
 
 from moapipe.algebra.index import constant, simplify
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, substitute, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
 from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_name
 from moapipe.targets.lane import assuming, conditions, everywhere, plan
+from moapipe.targets.strip import is_strip
 from moapipe.targets.target import Local, Text
 
 EXPANDED = 4
@@ -89,6 +90,9 @@ class Walker:
 
     def loop(self, s: Loop, scope: Scope, depth: int) -> None:
         vectors = self.target.lanes == "vectors"
+        if is_strip(s, frozenset(self.target.strips)):
+            self.strip(s, scope, depth)
+            return
         if s.kind == "unroll" and vectors:
             lo, hi = self.bounds(s, scope)
             for i in range(lo, hi):
@@ -97,6 +101,13 @@ class Walker:
             self.lane_loop(s, scope, depth)
         else:
             self.plain_loop(s, scope, depth)
+
+    def strip(self, s: Loop, scope: Scope, depth: int) -> None:
+        """A block of exponentials: one call, from the first element of the argument to the first of the result."""
+        (leaf,), first = s.body, scope.knowing(s.var, Num(0))
+        assert isinstance(leaf, Assign) and isinstance(leaf.value, Op)
+        places = [self.writer.place(r, first)[0] for r in (leaf.value.args[0], leaf.target) if isinstance(r, Ref)]
+        self.line(depth, self.target.strips[leaf.value.name], str(self.bounds(s, scope)[1]), *places)
 
     def bounds(self, s: Loop, scope: Scope) -> tuple[int, int]:
         lo, hi = (constant(simplify(substitute(e, scope.known))) for e in (s.lo, s.hi))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from moapipe.errors import TargetError
 from moapipe.targets.c import C
+from moapipe.targets.fortran import FORTRAN
 from moapipe.targets.isa import isa_named, tile_parameters
 from moapipe.targets.target import Target
 
-TARGETS: dict[str, Target] = {t.name: t for t in (C,)}
+TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN)}
 
 
 def target_named(name: str) -> Target:
