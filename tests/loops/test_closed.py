@@ -68,3 +68,10 @@ def test_padding_is_what_the_whole_tiles_have_beyond_the_end():
                (nest({"o": op("//", op("+", "n", 4), 5), "r": 5}, Assign(ref("A", i), scalar(0.0), (op("<=", "n", i),), "A")),))
     n = symbolic(scalar("n"))
     assert closed_forms(k).stores["A"] == 5 * sp.ceiling(n / 5) - n
+
+
+def test_a_clip_that_is_kept_from_going_below_zero_is_a_clip():
+    width = op("min", op("max", op("-", "n", op("*", "o", 5)), 0), 5)
+    k = Kernel("clip", ("n",), (array("A", "output", op("*", 5, op("//", op("+", "n", 4), 5))),),
+               (nest({"o": op("//", op("+", "n", 4), 5), "r": width}, Assign(ref("A", op("+", op("*", "o", 5), "r")), scalar(0.0), (), "A")),))
+    assert closed_forms(k).stores["A"] == symbolic(scalar("n"))

@@ -155,7 +155,7 @@ def _whole_axes(axes: list[Loop], conditions: list[Scalar]) -> tuple[list[Loop],
 
 
 def _splits(o: Loop, i: Loop, conditions: list[Scalar]) -> list[tuple[int, Scalar, Scalar | None]]:
-    """(factor, whole extent, guard) of the ways in which i may be the inner part of o."""
+    """(factor, whole extent, guard) of the ways in which i may be the inner part of o; inside o's range X - o·f is positive."""
     out: list[tuple[int, Scalar, Scalar | None]] = []
     width = constant(i.hi)
     for c in conditions:
@@ -163,7 +163,7 @@ def _splits(o: Loop, i: Loop, conditions: list[Scalar]) -> list[tuple[int, Scala
             case Op("<", (a, b)) if width is not None and affine(a) == {Var(o.var): width, Var(i.var): 1}:
                 out.append((width, b, c))
     match i.hi:
-        case Op("min", (a, Num(int() as f))) | Op("min", (Num(int() as f), a)):
+        case Op("min", (Op("max", (a, Num(0))), Num(int() as f))) | Op("min", (a, Num(int() as f))):
             out.append((f, expression(combine(affine(a), {Var(o.var): f})), None))
     return out
 

@@ -243,7 +243,8 @@ def onf_hash(k: Kernel) -> str:
 
 
 def verify(k: Kernel) -> None:
-    """Every array is declared once, every variable bound, every local array allocated before use, ranks agree.
+    """Every array is declared once, every variable bound, ranks agree; every local array is allocated before use, and by the
+    thread that uses it: inside the parallel loops around the use.
 
     Raises LiftError naming the offender: a lift that produces such a kernel is wrong.
     """
@@ -261,7 +262,8 @@ def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[s
                 _check_scope(k, (s.lo, s.hi), bound, live, f"bounds of {s.var}")
                 if s.var in bound:
                     raise LiftError(f"loop variable {s.var} is already bound", where=k.name)
-                _verify_body(k, s.body, bound | {s.var}, live)
+                inside = live - _local(k) if s.kind == "parallel" else live
+                _verify_body(k, s.body, bound | {s.var}, inside)
             case If():
                 _check_scope(k, (s.condition,), bound, live, "condition")
                 _verify_body(k, s.body, bound, live)
@@ -274,6 +276,11 @@ def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[s
                 assert_never(s)
 
 
+def _local(k: Kernel) -> frozenset[str]:
+    """Every thread has its own of these: what was allocated outside of a parallel loop does not exist inside."""
+    return frozenset(a.name for a in k.arrays if a.space in ("private", "register"))
+
+
 def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], live: frozenset[str], what: str) -> None:
     for e in parts:
         if loose := variables(e) - bound:
@@ -282,6 +289,6 @@ def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], li
             if not isinstance(r, Ref):
                 continue
             if r.array not in live:
-                raise LiftError(f"{what} touches {r.array} before it is allocated", where=k.name)
+                raise LiftError(f"{what} touches {r.array} before it is allocated", where=k.name, hint="a private array is allocated inside the parallel loop that uses it")
             if len(r.index) != len(k.array(r.array).shape):
                 raise LiftError(f"{what} indexes {r.array} with {len(r.index)} of {len(k.array(r.array).shape)} axes", where=k.name)

@@ -1,0 +1,54 @@
+"""Counts equal the interpreter over all kernels × forms × variants, after every lift, on tiny tiles and awkward sizes."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moapipe.algebra.dnf import reduce_definitions
+from moapipe.algebra.index import evaluate
+from moapipe.lab.kernel import names
+from moapipe.loops.cost import count
+from moapipe.loops.interpret import run
+from moapipe.loops.onf_json import from_json, to_json
+from moapipe.loops.share import lower
+
+ROOT = Path(__file__).parents[2]
+TINY = {"V": 2, "NV": 2, "W": 4, "MR": 3, "Br": 6, "Bc": 12, "KC": 4, "MC": 6, "NC": 8}
+SIZES = (1, 2, 5, 6, 13)
+
+
+@cache
+def kernel_module(name):
+    spec = spec_from_file_location(f"counted_{name}", ROOT / "kernels" / f"{name}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def derived(name, form, inline=()):
+    return lower(reduce_definitions(name, kernel_module(name).definitions(form))[0], inline)
+
+
+def assert_counted(k, n):
+    """All sizes near n, no two alike."""
+    sizes = {s: n + i if n > 1 else 1 for i, s in enumerate(k.sizes)} | ({k.sizes[0]: 2} if len(k.sizes) > 3 else {})
+    rng = np.random.default_rng(n)
+    inputs = {a.name: rng.random(tuple(evaluate(s, sizes) for s in a.shape)) for a in k.arrays if a.space == "input"}
+    ran, counted = run(k, sizes, inputs), count(k, sizes, 8)
+    assert counted.accesses == ran.accesses
+    assert counted.footprint == ran.footprint
+    assert counted.calls == ran.calls
+
+
+@pytest.mark.parametrize(("name", "form"), [(name, form) for name in names(ROOT) for form in kernel_module(name).FORMS])
+def test_naive_kernels(name, form):
+    k = derived(name, form)
+    assert from_json(to_json(k)) == k
+    for n in SIZES:
+        assert_counted(k, n)
