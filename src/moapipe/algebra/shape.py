@@ -17,9 +17,15 @@ from moapipe.errors import AlgebraError
 Shape = tuple[Scalar, ...]
 
 
+def extent_text(e: Scalar) -> str:
+    """One extent, without brackets around the whole."""
+    s = text(e)
+    return s[1:-1] if isinstance(e, Op) and s.startswith("(") else s
+
+
 def shape_text(s: Sequence[Scalar]) -> str:
     """⟨a b c⟩."""
-    return f"⟨{' '.join(map(text, s))}⟩"
+    return f"⟨{' '.join(map(extent_text if len(s) == 1 else text, s))}⟩"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Constraint:
         return (self.relation == "==" and _nonnegative(more)) or _nonnegative(less)
 
     def text(self) -> str:
-        return f"{text(self.left)} {self.relation} {text(self.right)}"
+        return f"{extent_text(self.left)} {self.relation} {extent_text(self.right)}"
 
     def check(self) -> None:
         if self.fails():

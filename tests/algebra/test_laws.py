@@ -1,0 +1,167 @@
+"""Every named identity on both sides, over awkward shapes; the ⊕ of online softmax as a monoid."""
+
+from collections.abc import Callable
+from itertools import pairwise, product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moapipe.algebra import expr as moa
+from moapipe.algebra.dnf import Dnf, meaning, reduce_definitions
+from moapipe.algebra.expr import Definition, Definitions
+from moapipe.algebra.laws import LAWS, LN_2, LOG2_E, ONLINE_SOFTMAX, combine_softmax
+from moapipe.algebra.scalar import Op, Ref, Var, walk
+from moapipe.errors import AlgebraError
+
+SIZES = [{"r": r, "n": n, "d": d} for r, n, d in [(2, 3, 5), (1, 1, 1), (3, 0, 2), (0, 3, 2), (4, 5, 0), (5, 2, 3)]]
+Q, K, V, S, MASK = moa.array("Q", "r", "d"), moa.array("K", "n", "d"), moa.array("V", "n", "d"), moa.scalar_array("s"), moa.array("M", "r", "n")
+INPUTS = (Q, K, V, S, MASK)
+
+
+def kernel(*definitions: Definition, outputs: tuple[str, ...]) -> Dnf:
+    return reduce_definitions("case", Definitions(("r", "n", "d"), INPUTS, definitions, outputs))[0]
+
+
+def scores() -> Definition:
+    return Definition("x", ("i", "k"), S * moa.inner("+", "*", Q, moa.transpose(K), index="p"))
+
+
+def softmax() -> Dnf:
+    """Safe softmax, its log-sum-exp, and a reader of the raw scores beside them."""
+    x = scores()
+    m = Definition("m", ("i",), moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, x.array))
+    z = Definition("z", ("i",), moa.select(moa.equal(m.array, -inf), 0, m.array))
+    p = Definition("p", ("i", "k"), moa.exp(moa.omega(lambda row, top: row - top, (1, 0), x.array, z.array)))
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, p.array))
+    lse = Definition("lse", ("i",), m.array + moa.log(t.array))
+    raw = Definition("raw", ("i", "k"), x.array * x.array + moa.select(moa.pointwise("<", x.array, 1), x.array, 0))
+    return kernel(x, m, z, p, t, lse, raw, outputs=("p", "lse", "raw"))
+
+
+def biased() -> Dnf:
+    """The exponent holds terms that are no definitions: a mask that is an input, a constant, an unscaled product."""
+    x = scores()
+    y = Definition("y", ("i", "k"), moa.pointwise("max", x.array + MASK - 0.25, -(x.array)))
+    p = Definition("p", ("i", "k"), moa.exp(y.array - MASK * 2))
+    return kernel(x, y, p, outputs=("p",))
+
+
+def output_exponent() -> Dnf:
+    """An output may not be rescaled, so the factor goes where it is read."""
+    x = scores()
+    y = Definition("y", ("i", "k"), x.array + 1)
+    return kernel(x, y, Definition("p", ("i", "k"), moa.exp(x.array - y.array)), outputs=("y", "p"))
+
+
+def trailing_scale() -> Dnf:
+    return kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K), index="p") * (S / 2)), outputs=("x",))
+
+
+CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
+    "base2": (softmax, biased, output_exponent),
+    "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
+}
+REFUSED: dict[str, Callable[[], Dnf]] = {
+    "base2": lambda: kernel(scores(), outputs=("x",)),
+    "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
+}
+
+
+def inputs(sizes: dict[str, int], dtype: type = np.float64) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    shapes = {"Q": ("r", "d"), "K": ("n", "d"), "V": ("n", "d"), "s": (), "M": ("r", "n")}
+    return {name: np.asarray(rng.standard_normal(tuple(sizes[e] for e in shape)), dtype) for name, shape in shapes.items()}
+
+
+def test_every_law_has_cases() -> None:
+    assert set(CASES) == set(REFUSED) == set(LAWS)
+    assert all(row.name == name and row.text and row.source for name, row in LAWS.items())
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("law", "make"), [(law, make) for law, makes in CASES.items() for make in makes])
+def test_outputs_keep_their_meaning(law: str, make: Callable[[], Dnf], sizes: dict[str, int]) -> None:
+    before = make()
+    after = LAWS[law].apply(before)
+    assert after != before and after.outputs == before.outputs
+    given = inputs(sizes)
+    old, new = meaning(before, given, sizes), meaning(after, given, sizes)
+    for name in before.outputs:
+        np.testing.assert_allclose(new[name], old[name], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_that_matches_nothing_refuses(law: str) -> None:
+    with pytest.raises(AlgebraError, match=f"{law} finds no"):
+        LAWS[law].apply(REFUSED[law]())
+
+
+def test_after_both_the_exponent_is_one_subtraction_and_the_fold_one_product() -> None:
+    d = LAWS["scale_into_query"].apply(LAWS["base2"].apply(softmax()))
+    i, k, p = Var("i"), Var("k"), Var("p")
+    assert d.normal("p").value == Op("exp2", (Op("-", (Ref("x", (i, k)), Ref("z", (i,)))),))
+    assert d.normal("x").value.body == Op("*", (Ref("scaled", (i, p)), Ref("K", (k, p))))
+    assert [v for v, _ in d.normal("scaled").axes] == ["i", "p"]
+    assert not any(isinstance(x, Op) and x.name == "exp" for n in d.normals for x in walk(n.value))
+    assert pytest.approx(1, rel=1e-16) == LOG2_E * LN_2
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_exponents_stay_at_most_0(sizes: dict[str, int]) -> None:
+    d = LAWS["scale_into_query"].apply(LAWS["base2"].apply(softmax()))
+    got = meaning(d, {**inputs(sizes), "s": np.asarray(700.0)}, sizes)
+    assert (got["x"] - got["z"][:, None] <= 0).all() and np.isfinite(got["p"]).all()
+
+
+def test_a_name_that_is_taken_is_not_used_again() -> None:
+    x = Definition("scaled", ("i", "k"), S * moa.inner("+", "*", Q, moa.transpose(K)))
+    d = LAWS["scale_into_query"].apply(kernel(x, outputs=("scaled",)))
+    assert [n.name for n in d.normals] == ["scaled2", "scaled"]
+
+
+# ------------------------------------------------------------------ ⊕
+
+PARTS = [(-inf, 0.0, np.zeros(2)), (0.5, 1.5, np.array([2.0, -1.0])), (-3.0, 1.0, np.array([0.5, 4.0])), (700.0, 2.0, np.array([1.0, 1.0])),
+         (-700.0, 3.0, np.array([-1.0, 2.0]))]
+
+
+def assert_same(a: tuple, b: tuple) -> None:
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(("a", "b", "c"), list(product(PARTS, repeat=3)))
+def test_combination_is_associative_and_commutative(a: tuple, b: tuple, c: tuple) -> None:
+    assert_same(combine_softmax(combine_softmax(a, b), c), combine_softmax(a, combine_softmax(b, c)))
+    assert_same(combine_softmax(a, b), combine_softmax(b, a))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_unit_changes_nothing(part: tuple) -> None:
+    unit = (*ONLINE_SOFTMAX.unit[:2], np.full(2, ONLINE_SOFTMAX.unit[2]))
+    with np.errstate(invalid="raise"):
+        assert_same(combine_softmax(unit, part), part)
+        assert_same(combine_softmax(part, unit), part)
+        assert_same(combine_softmax(unit, unit), unit)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.just(-inf), st.floats(-700, 700)), min_size=1, max_size=9), st.data())
+def test_any_grouping_gives_softmax(s: list[float], data: st.DataObject) -> None:
+    """The fold of (s, 1, v) in parts of any lengths is the row's maximum, its sum and its weighted sum."""
+    x, v = np.array(s), np.random.default_rng(3).standard_normal((len(s), 2))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(s)), max_size=4)) | {0, len(s)})
+    total = (-inf, 0.0, np.zeros(2))
+    for lo, hi in pairwise(cuts):
+        part = (-inf, 0.0, np.zeros(2))
+        for key in range(lo, hi):
+            part = ONLINE_SOFTMAX.combine(part, (x[key], 0.0 if x[key] == -inf else 1.0, v[key] * (x[key] > -inf)))
+        total = ONLINE_SOFTMAX.combine(total, part)
+    peak = x.max()
+    weights = np.exp(x - (0 if peak == -inf else peak))
+    assert total[0] == peak
+    np.testing.assert_allclose(total[1], weights.sum(), rtol=1e-13)
+    np.testing.assert_allclose(total[2], weights @ v, rtol=1e-12, atol=1e-13)
