@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.loops.nests import NESTS, array, loop, ref, sizes_for
+from tests.loops.nests import NESTS, array, loop, ref, sizes_for, tiled_scores
 from tests.loops.test_interpret import inputs_for
 
 from moapipe.algebra.scalar import op
 from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
-from moapipe.loops.onf import Accumulate, Assign, Kernel
+from moapipe.loops.onf import Accumulate, Assign, Kernel, Loop, map_statements
 from moapipe.loops.traffic import Reuse, Traffic, simulate, traffic
 
 FACTOR = 2.0
@@ -88,6 +90,21 @@ def test_threads_on_one_cache_share_its_room():
     assert traffic(matmul(), {"n": n}, 8, room)["B"].read == square
     assert traffic(matmul(), {"n": n}, 8, room, threads=16, sharers=16)["B"].read > square
     assert traffic(matmul(), {"n": n}, 8, room + 16 * 1024, threads=16, sharers=16)["B"].read == square
+
+
+@pytest.mark.parametrize(("threads", "sharers"), [(4, 1), (4, 2), (4, 4)])
+def test_triangles_and_several_regions_with_threads(threads, sharers):
+    """Rows in parallel under a triangle, keys packed by threads first; at least what one thread moves, at most as often again."""
+    k, sizes = parallel_rows(), {"H": 2, "n": 64, "d": 8}
+    for capacity in (1024, 8192, 1 << 20):
+        one = total(traffic(k, sizes, 8, capacity))
+        many = total(traffic(k, sizes, 8, capacity, threads=threads, sharers=sharers))
+        assert one <= many <= threads * total(traffic(k, sizes, 8, capacity // threads))
+
+
+def parallel_rows():
+    k = tiled_scores(4, 8, True)
+    return replace(k, body=map_statements(k.body, lambda s: (replace(s, kind="parallel") if isinstance(s, Loop) and s.var in ("h", "io", "po") else s,)))
 
 
 @pytest.mark.parametrize("name", ["tiled_scores_causal", "row_attention"])

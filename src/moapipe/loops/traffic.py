@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Num, Op, Ref
-from moapipe.loops.footprint import Census, Image
+from moapipe.loops.footprint import Census, Image, image
 from moapipe.loops.interpret import Event
 from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
 from moapipe.loops.site import Site, sites
@@ -119,12 +119,13 @@ class Reuse:
     def _working_set(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
         """Distinct lines that `pieces` touch in one iteration of `loops`, on average; of all sharers at once."""
         mine = self._per_iteration(pieces, loops)
-        shared = [s for s in loops if s.kind == "parallel"]
-        if self._sharers == 1 or not shared:
+        serial = tuple(s for s in loops if s.kind != "parallel")
+        if self._sharers == 1 or serial == loops:
             return mine
-        trips = self._runs(tuple(shared))
-        all_of_them = self._per_iteration(pieces, tuple(s for s in loops if s.kind != "parallel"))
-        return mine + max(0.0, all_of_them - mine) * (min(self._sharers, trips) - 1) / max(1, trips - 1)
+        rounds = max(1, self._values(loops, serial))
+        trips = self._runs(loops) / rounds
+        together = sum(self._lines(a, pieces, serial, "both") for a in self._touched(pieces)) / rounds
+        return mine + max(0.0, together - mine) * (min(self._sharers, trips) - 1) / max(1.0, trips - 1)
 
     def _per_iteration(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
         return sum(self._part(a, pieces, loops) for a in self._touched(pieces))
@@ -135,15 +136,34 @@ class Reuse:
 
     def _spread(self, array: str, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
         """How many instances fetch what a chunk outside the parallel loops touches: contiguous blocks of iterations overlap."""
-        parallel = [s for p in pieces for s in p.loops[len(loops):] if s.kind == "parallel"]
-        if self._instances == 1 or not parallel or any(s.kind == "parallel" for s in loops):
+        if self._instances == 1 or any(s.kind == "parallel" for s in loops):
             return 1.0
-        nest = tuple(dict.fromkeys(parallel))
-        trips = max(1, self._runs((*loops, *nest)) // max(1, self._runs(loops)))
+        return max((self._region_spread(array, r, loops) for r in self._regions(pieces, len(loops))), default=1.0)
+
+    def _region_spread(self, array: str, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
         once = self._lines(array, pieces, loops, "both")
-        each = self._lines(array, tuple(p for p in pieces if set(nest) <= set(p.loops)), (*loops, *nest), "both")
-        times = max(1.0, each / once) if once else 1.0
+        if not once:
+            return 1.0
+        inner = min((p.loops for p in pieces), key=len)
+        nest = tuple(s for s in inner[len(loops):] if s.kind == "parallel")
+        upto = inner[: inner.index(nest[-1]) + 1]
+        trips = max(1.0, self._values(upto, (*loops, *nest)) / max(1, self._runs(loops)))
+        times = max(1.0, self._lines(array, pieces, (*loops, *nest), "both") / once)
         return min(times, 1 + (times - 1) * self._instances / trips, self._instances)
+
+    def _regions(self, pieces: tuple[Site, ...], depth: int) -> list[tuple[Site, ...]]:
+        """The sites of each parallel region."""
+        out: dict[int, list[Site]] = {}
+        for p in pieces:
+            first = next((s for s in p.loops[depth:] if s.kind == "parallel"), None)
+            if first is not None:
+                out.setdefault(id(first), []).append(p)
+        return [tuple(r) for r in out.values()]
+
+    def _values(self, loops: tuple[Loop, ...], chosen: tuple[Loop, ...]) -> int:
+        """How many different values the variables of `chosen`, some of `loops`, take together."""
+        entries = [{s.var: 1} for s in chosen]
+        return self._census.distinct([image(s, entries) for s in self._census.iterations(loops, ())])
 
     def _runs(self, loops: tuple[Loop, ...]) -> int:
         return self._census.runs(loops, ())
