@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from moapipe.algebra.index import Affine, Atom, affine, combine, constant, expression, maximum, minimum, simplify, subtract
+from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, maximum, minimum, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, variables
 from moapipe.loops.onf import Accumulate, Alloc, Body, Leaf, Loop, leaves, read, statements, written
 
@@ -48,14 +48,16 @@ def clash(p: Body, q: Body) -> bool:
 # ------------------------------------------------------------------ bounds
 
 
-def hull(loop: Loop) -> tuple[Scalar, Scalar]:
-    """A range that contains the loop's, constant where one side of its min or max is constant."""
-    return _tightest(loop.lo, "max"), _tightest(loop.hi, "min")
+def hull(loop: Loop, inside: frozenset[str] = frozenset()) -> tuple[Scalar, Scalar]:
+    """A range that contains the loop's: constant where one side of its min or max is constant, else free of the loop
+    variables `inside` where one side is."""
+    return _simplest(loop.lo, "max", inside), _simplest(loop.hi, "min", inside)
 
 
-def _tightest(e: Scalar, name: str) -> Scalar:
-    numbers = [a for a in _alternatives(e, name) if constant(a) is not None]
-    return numbers[0] if numbers else e
+def _simplest(e: Scalar, name: str, inside: frozenset[str]) -> Scalar:
+    sides = _alternatives(e, name)
+    free = [a for a in sides if not variables(a) & inside]
+    return next((a for a in sides if constant(a) is not None), free[0] if inside and free else e)
 
 
 def _alternatives(e: Scalar, name: str) -> tuple[Scalar, ...]:
@@ -191,10 +193,8 @@ def first_true(atom: Scalar, var: str) -> tuple[Scalar | None, Scalar | None]:
     if c == 0 or any(var in variables(k) for k in form if k != 1):
         return None, None
     if c > 0:
-        top = Op("max", (Num(0), Op("+", (slack, Num(c)))))
-        return None, simplify(Op("//", (top, Num(c))))
-    low = Op("max", (Num(0), Op("+", (Op("-", (Num(0), slack)), Num(-c - 1)))))
-    return simplify(Op("//", (low, Num(-c)))), None
+        return None, floor_div(greatest(add(slack, c), Num(0)), c)
+    return floor_div(greatest(subtract(-c - 1, slack), Num(0)), -c), None
 
 
 # ------------------------------------------------------------------ independence of iterations

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from moapipe.algebra.index import Affine, affine, combine, constant, expression, extreme, maximum, minimum, subtract
+from moapipe.algebra.index import Affine, affine, combine, constant, expression, extreme, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import UNIT, Beyond, accesses, always, beyond, conjuncts, first_true, fold_beyond, hull
+from moapipe.loops.legal import UNIT, Beyond, accesses, always, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least
 from moapipe.loops.lift.scope import (
     Names,
     after_nest,
     axes_of,
     chain,
+    covered,
     known,
     listed,
     nest,
@@ -45,7 +46,7 @@ def mask(k: Kernel, *, definition: str, axis: str, value: float, name: str) -> K
                 new: Leaf = replace(leaf, value=Op("select", (_all((*guards, *conjuncts(c))), x, Num(v))), where=_without(leaf.where, guards))
             case _:
                 raise refusal("mask", f"{name} {axis}", f"{name} is no guarded select(…, {value})")
-        _covered(k, new, loops, "mask", axis)
+        covered(k, new, loops, "mask", axis)
         return replace(k, body=map_statements(k.body, lambda s: (new,) if s is leaf else (s,)))
     found = [(q, l) for q, l, _ in leaves(k.body) if q.name == definition]
     last, loops = found[-1]
@@ -55,7 +56,7 @@ def mask(k: Kernel, *, definition: str, axis: str, value: float, name: str) -> K
     outer = {l.var for l in loops} - {l.var for l in nest_loops(k.body, last)}
     own = [replace(l, kind="serial", mark="") for l in target_loops(last, loops) if l.var not in outer]
     edge = Assign(last.target, Op("select", (_all(guards), last.target, Num(value))), _without(last.where, guards), name)
-    _covered(k, edge, loops, "mask", axis)
+    covered(k, edge, loops, "mask", axis)
     return replace(k, body=after_nest(k.body, last, nest(own, (edge,))))
 
 
@@ -68,17 +69,6 @@ def _all(atoms: Sequence[Scalar]) -> Scalar:
 
 def _without(where: tuple[Scalar, ...], guards: Sequence[Scalar]) -> tuple[Scalar, ...]:
     return tuple(w for w in where if w not in guards)
-
-
-def _covered(k: Kernel, leaf: Leaf, loops: Sequence[Loop], lift: str, axis: str) -> None:
-    """Refuse unless every reference stays within its array's extents for all iterations, guards aside."""
-    guarded = tuple(loops)
-    for r in (leaf.target, *references(leaf.value)):
-        for i, extent in zip(r.index, k.array(r.array).shape, strict=True):
-            if not variables(i) & {axis}:
-                continue
-            if not (always(Op("<", (i, extent)), guarded) and always(Op("<=", (_ZERO, i)), guarded)):
-                raise refusal(lift, f"{r.array} {axis}", f"{text(r)} of {leaf.name} leaves {r.array}, whose extent is {text(extent)}", "stage it padded, contract it, or clip")
 
 
 def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
@@ -105,7 +95,7 @@ def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
             continue
         if guards:
             for v in axis:
-                _covered(k, leaf, loops, "pad", v)
+                covered(k, leaf, loops, "pad", v)
             new[id(leaf)] = replace(leaf, where=_without(leaf.where, tuple(guards)))
         _hold(leaf, axis, held, past, refuse=bool(guards))
     if not new:
@@ -293,7 +283,7 @@ def _refined(k: Kernel, grains: Mapping[str, list[tuple[str, tuple[int | None, .
         for name, coarse in users:
             for reader, fine in users:
                 ok = all(c == f or (c is not None and f is not None and c % f == 0) for c, f in zip(coarse, fine, strict=True))
-                if name in writers and reader not in writers and not ok:
+                if name in writers and reader not in (*writers, m.name) and not ok:
                     raise refusal("skip", array, f"{reader} reads tiles of {fine} that {name} stores in tiles of {coarse}", "name the row axes in `over`")
 
 
@@ -327,7 +317,7 @@ def _shorter(s: Loop, rows: dict[str, tuple[Scalar, Scalar]], atoms: Sequence[tu
             for d, c in dims.items():
                 total = expression(combine(affine(total), {x: c * v for x, v in affine(places[id(leaf)][d]).items()}))
             below, above = first_true(Op(name, (extreme(total, inner, False), _ZERO)), s.var)
-            lo, hi = (lo if below is None else maximum(lo, below)), (hi if above is None else minimum(hi, above))
+            lo, hi = (lo if below is None else greatest(lo, below)), (hi if above is None else least(hi, above))
         ends.add((lo, hi))
     if len(ends) != 1:
         raise refusal("skip", s.var, f"the leaves of {listed(definitions(s.body))} end at different places", "skip before fusing")

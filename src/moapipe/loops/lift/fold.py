@@ -129,6 +129,9 @@ def _check_online(
 
 def _homogeneous(value: Scalar, maximum: str, shift: str, z: Scalar | None) -> _Homogeneous | None:
     match value:
+        case Op("exp" | "exp2" as f, (Op("*", (Op("-", (x, y)), g)) | Op("*", (g, Op("-", (x, y)))),)) if not references(g):
+            inner = _homogeneous(Op(f, (Op("-", (Op("*", (g, x)), Op("*", (g, y)))),)), maximum, shift, z)
+            return inner
         case Op("exp" | "exp2" as f, (Op("-", (x, y)),)) if not {r.array for r in references(x)} & {maximum, shift}:
             core = y
             match y:

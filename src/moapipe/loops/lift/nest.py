@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
-from moapipe.algebra.index import add, ceil_div, coefficient, constant, extreme, is_affine_in, maximum, minimum, multiply, subtract
+from moapipe.algebra.index import add, ceil_div, coefficient, constant, extreme, is_affine_in, multiply, subtract
 from moapipe.algebra.scalar import Op, Scalar, text, variables
 from moapipe.loops.legal import accesses, always, carried, clash, first_true, greatest, hull, least, never, own_block, permutable
 from moapipe.loops.lift.scope import (
@@ -183,10 +184,10 @@ def _mergeable(a: Loop, b: Loop) -> None:
             raise refusal("fuse", f"{x} {a.var}", f"{x} is complete only after the whole loop over {a.var}", "use online, or keep the loops apart")
 
 
-def split_range(k: Kernel, *, axis: str, at: Scalar, rest: str, only: Names = (), within: str = "") -> Kernel:
+def split_range(k: Kernel, *, axis: str, rest: str, at: Scalar | None = None, only: Names = (), within: str = "") -> Kernel:
     """One loop becomes two: axis below `at`, then `rest` from there to the end, each with the guards that it still needs.
 
-    Always legal. Guards that always hold in a part are dropped there, leaves whose guards never hold go.
+    Without `at`, the first loop ends where a guard on the axis could first fail, or first hold. Always legal. Guards that always hold in a part are dropped there, leaves whose guards never hold go.
     """
     known(k, "split_range", only)
     found: list[Loop] = []
@@ -194,15 +195,29 @@ def split_range(k: Kernel, *, axis: str, at: Scalar, rest: str, only: Names = ()
     def cut(s: Loop) -> Body:
         if not all_of(s.body, only):
             raise refusal("split_range", axis, f"the loop holds {listed(definitions(s.body))}, not only {listed(only)}", "cut before fusing")
+        end = _turn(s) if at is None else at
+        if end is None:
+            return (s,)
         found.append(s)
-        below = replace(s, hi=least(s.hi, at))
-        above = replace(s, var=rest, lo=greatest(s.lo, at), body=rename_variables(s.body, {axis: rest}))
+        below = replace(s, hi=least(s.hi, end))
+        above = replace(s, var=rest, lo=greatest(s.lo, end), body=rename_variables(s.body, {axis: rest}))
         return tuple(p for p in map(_discharged, (below, above)) if p.body)
 
     body = map_chosen(k.body, lambda s, around: s.var == axis and some_of(s.body, only) and is_within(around, within), cut)
     if not found:
-        raise refusal("split_range", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+        raise refusal("split_range", axis, f"no loop {axis} with a guard around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
+
+
+def _turn(s: Loop) -> Scalar | None:
+    """The iteration from which a guard on the loop's variable may fail (or, for a lower bound, may hold)."""
+    ranges = {q.var: hull(q) for q in statements(s.body) if isinstance(q, Loop)}
+    ends: list[Scalar] = []
+    for w in sorted({w for leaf, _, _ in leaves(s.body) for w in leaf.where if s.var in variables(w)}, key=text):
+        _, above = first_true(_at_ends(w, ranges, True), s.var)
+        below, _ = first_true(_at_ends(w, ranges, False), s.var)
+        ends += [e for e in (above, below) if e is not None]
+    return reduce(least, ends) if ends else None
 
 
 def _discharged(loop: Loop) -> Loop:
@@ -239,11 +254,12 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
         if any(set(leaf.where) & atoms != atoms for leaf, _, _ in leaves(s.body)):
             raise refusal("clip", axis, f"the leaves of {listed(definitions(s.body))} have different guards on {axis}", "clip before fusing")
         lo, hi = s.lo, s.hi
+        ranges = {q.var: hull(q) for q in statements(s.body) if isinstance(q, Loop)}
         for w in sorted(atoms, key=text):
-            below, above = first_true(loosest(w, s), axis)
+            below, above = first_true(_at_ends(w, ranges, False), axis)
             if below is None and above is None:
                 raise refusal("clip", axis, f"the guard {text(w)} is not affine in {axis}")
-            lo, hi = (lo if below is None else maximum(lo, below)), (hi if above is None else minimum(hi, above))
+            lo, hi = (lo if below is None else greatest(lo, below)), (hi if above is None else least(hi, above))
         found.append(s)
         return (_discharged(replace(s, lo=lo, hi=hi)),)
 
@@ -256,19 +272,13 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
     return replace(k, body=body)
 
 
-def loosest(atom: Scalar, loop: Loop, over: Names = ()) -> Scalar:
-    """The comparison with the variables of the loops inside `loop` (and `over`) where it holds most easily."""
-    ranges = {s.var: hull(s) for s in statements(loop.body) if isinstance(s, Loop)}
-    return _at_ends(atom, {v: r for v, r in ranges.items() if v != loop.var}, False)
-
-
 def _at_ends(atom: Scalar, ranges: dict[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
-    assert isinstance(atom, Op)
-    return Op(atom.name, (extreme_of(atom, ranges, largest), _ZERO))
-
-
-def extreme_of(atom: Op, ranges: dict[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
-    return extreme(subtract(*atom.args), ranges, largest)
+    """The comparison a < b with the variables of `ranges` where a - b is largest (holds last) or smallest (holds first)."""
+    match atom:
+        case Op("<" | "<=" as name, (a, b)):
+            return Op(name, (extreme(subtract(a, b), ranges, largest), _ZERO))
+        case _:
+            return atom
 
 
 def reverse(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from moapipe.algebra.index import add
 from moapipe.algebra.scalar import Num, Ref, Scalar, Var, references, text, variables
 from moapipe.loops.legal import Access, accesses, negation
-from moapipe.loops.lift.scope import Names, after_nest, fresh, known, listed, nest, nest_loops, only_leaf, refusal, with_arrays
+from moapipe.loops.lift.scope import Names, after_nest, axes_in, covered, fresh, known, listed, nest, nest_loops, only_leaf, refusal, with_arrays
 from moapipe.loops.onf import Alloc, Array, Assign, Body, Kernel, Leaf, Loop, Stmt, map_references, map_statements, written
 
 
@@ -85,11 +85,11 @@ def _placed_in(body: Body, at: str, copy: Body, into: str) -> Body:
     return map_statements(body, go)
 
 
-def fill(k: Kernel, *, definition: str, value: float, axis: str = "") -> Kernel:
+def fill(k: Kernel, *, definition: str, value: float, axis: str = "", name: str = "") -> Kernel:
     """Give a guarded definition a value past its edge, so that readers need no guard: the complement of its guards is
-    stored too, in nests of their own. Legal when the array is a temporary and nothing else writes it."""
+    stored too, in nests of their own, as the definition `name` (default: the same). Legal when the array is a temporary and nothing else writes it."""
     known(k, "fill", (definition,))
-    leaf, _ = only_leaf(k.body, definition, "fill")
+    leaf, loops = only_leaf(k.body, definition, "fill")
     array = k.array(leaf.target.array)
     guards = tuple(w for w in leaf.where if not axis or axis in variables(w))
     if not isinstance(leaf, Assign) or not guards:
@@ -98,6 +98,8 @@ def fill(k: Kernel, *, definition: str, value: float, axis: str = "") -> Kernel:
         raise refusal("fill", array.name, f"{array.name} is an {array.space}, or has several writers")
     if any(array.name in {r.array for r in references(e)} for e in (leaf.value, *leaf.where)):
         raise refusal("fill", array.name, f"{definition} reads what it writes")
+    for v in axes_in(guards, loops):
+        covered(k, replace(leaf, value=Num(value)), loops, "fill", v)
     own = [replace(l, kind="serial", mark="") for l in nest_loops(k.body, leaf)]
-    extra = tuple(s for q in _complement(leaf, guards, value) for s in nest(own, (q,)))
+    extra = tuple(s for q in _complement(leaf, guards, value) for s in nest(own, (replace(q, name=name or definition),)))
     return with_arrays(k, after_nest(k.body, leaf, extra), change=(replace(array, outside=value),))

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, substitute, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, substitute, text, variables
 from moapipe.errors import LiftError
+from moapipe.loops.legal import always
 from moapipe.loops.onf import (
     Alloc,
     Array,
@@ -183,6 +184,23 @@ def after_nest(body: Body, leaf: Leaf, new: Body) -> Body:
             s = replace(s, body=after_nest(s.body, leaf, new))
         out += (s, *new) if here else (s,)
     return tuple(out)
+
+
+def covered(k: Kernel, leaf: Leaf, loops: Sequence[Loop], lift: str, axis: str) -> None:
+    """Refuse unless every reference stays within its array's extents for all iterations, guards aside."""
+    guarded = tuple(loops)
+    for r in (leaf.target, *references(leaf.value)):
+        for i, extent in zip(r.index, k.array(r.array).shape, strict=True):
+            if not variables(i) & {axis}:
+                continue
+            if not (always(Op("<", (i, extent)), guarded) and always(Op("<=", (Num(0), i)), guarded)):
+                raise refusal(lift, f"{r.array} {axis}", f"{text(r)} of {leaf.name} leaves {r.array}, whose extent is {text(extent)}", "stage it padded, contract it, or clip")
+
+
+def axes_in(atoms: Iterable[Scalar], loops: Sequence[Loop]) -> Names:
+    """The loop variables that the comparisons mention."""
+    used = frozenset[str]().union(*(variables(a) for a in atoms))
+    return tuple(l.var for l in loops if l.var in used)
 
 
 def is_unit(leaf: Stmt, value: float) -> bool:

@@ -120,7 +120,7 @@ def _value(hint: Any, v: Any, where: str, params: Mapping[str, int], k: Kernel) 
         return _names(v, k)
     if hint == tuple[int, ...]:
         return tuple(_integer(x, where, params) for x in v)
-    if hint == Scalar:
+    if hint in (Scalar, Scalar | None):
         return simplify(substitute(parse(str(v)), {n: Num(x) for n, x in params.items()}))
     options = get_args(hint) if get_origin(hint) is not None else (hint,)
     if float in options and isinstance(v, int | float) and not isinstance(v, bool):

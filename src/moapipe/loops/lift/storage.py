@@ -7,16 +7,23 @@ from dataclasses import replace
 from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, extreme, maximum, minimum, multiply, subtract
 from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, text, variables
 from moapipe.loops.legal import Access, accesses, always, hull, span
-from moapipe.loops.lift.scope import Names, refusal, temporary, with_arrays, without_alloc
-from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references
+from moapipe.loops.lift.scope import Names, listed, refusal, temporary, with_arrays, without_alloc
+from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references, statements
 
 
-def contract(k: Kernel, *, array: str) -> Kernel:
-    """Narrow a temporary to what one iteration of the innermost loop around all its accesses needs; it becomes private.
+def contract(k: Kernel, *, array: Names) -> Kernel:
+    """Narrow temporaries, one after the other, to what one iteration of the innermost loop
+    around all accesses needs; they become private.
 
     Legal when no access reaches another iteration's elements: the parts of the index that are fixed in the iteration are
     the same everywhere, what is read lies within what is written, and the first access is an assignment.
     """
+    for a in array:
+        k = _contracted(k, a)
+    return k
+
+
+def _contracted(k: Kernel, array: str) -> Kernel:
     a = temporary(k, "contract", array)
     touched = tuple(accesses(k.body, array))
     common = _common(touched)
@@ -26,6 +33,9 @@ def contract(k: Kernel, *, array: str) -> Kernel:
         raise refusal("contract", f"{array} {common[-1].var}", f"{array} is read before it is assigned in an iteration of {common[-1].var}")
     outer = frozenset(l.var for l in common)
     windows = [_window(touched, d, outer, array, common[-1].var) for d in range(len(a.shape))]
+    for low, high in windows:
+        if loose := (variables(low) | variables(high)) & {s.var for s in statements(k.body) if isinstance(s, Loop)}:
+            raise refusal("contract", f"{array} {common[-1].var}", f"its extent would change with {listed(loose)}", "keep a bound in sizes on the loop")
     kept = [d for d, (low, high) in enumerate(windows) if low != high]
 
     def narrow(r: Ref) -> Scalar:
@@ -63,7 +73,7 @@ def _window(touched: tuple[Access, ...], dim: int, outer: frozenset[str], array:
         if fixed is not None and part != fixed:
             raise refusal("contract", f"{array} {axis}", f"{text(x.ref)} is not in the iteration of {axis} that the others are in")
         fixed = part
-        ranges = {l.var: hull(l) for l in x.loops if l.var not in outer}
+        ranges = {l.var: hull(l, outer) for l in x.loops if l.var not in outer}
         inner = _inner(x.ref.index[dim], outer)
         bounds[x.store].append((extreme(inner, ranges, False), extreme(inner, ranges, True)))
     low, high = bounds[True][0]

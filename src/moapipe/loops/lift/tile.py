@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from moapipe.algebra.index import coefficient, constant
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
 from moapipe.loops.legal import UNIT, permutable
-from moapipe.loops.lift.scope import Names, chain, fresh, known, listed, nest, refusal, with_arrays
+from moapipe.loops.lift.scope import Names, chain, fresh, is_within, known, listed, nest, refusal, with_arrays
 from moapipe.loops.onf import (
     Accumulate,
     Alloc,
@@ -40,7 +40,8 @@ class _Tile:
 
 
 def register_tile(
-    k: Kernel, *, definition: str, lane: str, fold: str, rows: Names = (), partial: bool = False, mark: str = ""
+    k: Kernel, *, definition: str, lane: str, fold: str, rows: Names = (), partial: bool = False, mark: str = "",
+    within: str = "",
 ) -> Kernel:
     """Run a fold as rest × (fold × (rows unrolled × lanes)), the accumulators [rows…, lane] in registers.
 
@@ -54,11 +55,12 @@ def register_tile(
     fresh(k, "register_tile", name)
     found: list[_Tile] = []
 
-    def go(body: Body) -> Body:
+    def go(body: Body, around: tuple[Loop, ...] = ()) -> Body:
         out: list[Stmt] = []
         for s in body:
             loops, inner = chain(s)
-            tile = _tile(loops, inner, definition, lane, fold, rows)
+            here = is_within((*around, *loops), within)
+            tile = _tile(loops, inner, definition, lane, fold, rows) if here else None
             if tile is not None:
                 init = _absorbed(out, tile)
                 if init is not None:
@@ -66,7 +68,8 @@ def register_tile(
                 found.append(tile)
                 out += _tiled(tile, name, init, partial, mark)
             else:
-                out.append(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s)
+                deeper = (*around, s) if isinstance(s, Loop) else around
+                out.append(replace(s, body=go(s.body, deeper)) if isinstance(s, Loop | If) else s)
         return tuple(out)
 
     body = go(k.body)
@@ -158,41 +161,45 @@ def sink_scale(k: Kernel, *, array: str) -> Kernel:
     """
     k.array(array)
     done: list[str] = []
+    reasons: list[str] = []
 
     def go(body: Body) -> Body:
         for i, s in enumerate(body):
             _, inner = chain(s)
             match inner:
                 case (Assign(target, Op("*", (same, y)), ()) as scale,) if target.array == array and same == target:
-                    new = _sunk(body, i, scale, y)
-                    if new is not None:
-                        done.append(array)
-                        return new
+                    match _sunk(body, i, scale, y):
+                        case str() as why:
+                            reasons.append(why)
+                        case new:
+                            done.append(array)
+                            return new
                 case _:
                     pass
         return tuple(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s for s in body)
 
     body = go(k.body)
     if not done:
-        raise refusal("sink_scale", array, f"no nest {array} ← {array}·y stands before a fold into {array}")
+        raise refusal("sink_scale", array, "; ".join(reasons) or f"no nest {array} ← {array}·y stands before a fold into {array}", "register_tile the fold first")
     return replace(k, body=body)
 
 
-def _sunk(body: Body, i: int, scale: Assign, y: Scalar) -> Body | None:
+def _sunk(body: Body, i: int, scale: Assign, y: Scalar) -> Body | str:
+    """The body with the scaling moved, or why it cannot be."""
     array = scale.target.array
     j = next((j for j in range(i + 1, len(body)) if array in written((body[j],))), None)
     if j is None:
-        return None
+        return f"nothing folds into {array} after it is scaled"
     between = body[i + 1 : j]
     if array in read(between) or {r.array for r in references(y)} & written(between):
-        raise refusal("sink_scale", array, f"{listed(definitions(between))} stands between and uses {array} or stores what scales it")
+        return f"{listed(definitions(between))} stands between and uses {array} or stores what scales it"
     loops, _ = chain(body[i])
     want = {(l.var, l.lo, l.hi) for l in loops}
     adds = [(q, ls) for q, ls, _ in leaves((body[j],)) if q.target.array == array]
     if len(adds) != 1 or not isinstance(adds[0][0], Accumulate) or adds[0][0].monoid != "sum" or adds[0][0].where:
-        raise refusal("sink_scale", array, f"{listed(definitions((body[j],)))} is no single unguarded sum into {array}", "register_tile it with partial first")
+        return f"{listed(definitions((body[j],)))} is no single unguarded sum into {array}"
     add, around = adds[0]
     if add.target != scale.target or {(l.var, l.lo, l.hi) for l in around} != want or array in {r.array for r in references(add.value)}:
-        raise refusal("sink_scale", array, f"{text(add.target)} does not run once for the elements of {text(scale.target)}")
+        return f"{text(add.target)} does not run once for the elements of {text(scale.target)}"
     new = map_statements((body[j],), lambda s: (scale, s) if s is add else (s,))
     return (*body[:i], *between, *new, *body[j + 1 :])
