@@ -165,7 +165,7 @@ HIGHER = (
              axis_shape("scan"), _scan_law, _scan_meaning, "(⟨i⟩ ++ j) ψ (f scan A) = fold f over 0 ≤ l ≤ i of (⟨l⟩ ++ j) ψ A", S10, True),
     Operator("outer", (2,), ("{l} •{f} {r}", "{l} outer[{f}] {r}", r"{l} \mathbin{{\bullet_{{{f}}}}} {r}", "<mrow>{l}<mo>•</mo>{f}{r}</mrow>"),
              _outer_shape, _outer_law, _outer_meaning, "(i ++ j) ψ (A •f B) = (i ψ A) f (j ψ B)", S10),
-    Operator("inner", (2,), ("{l} {f}•{g} {r}", "{l} {f}.{g} {r}", r"{l} \mathbin{{{f}\bullet{g}}} {r}", "<mrow>{l}<mrow>{f}<mo>•</mo>{g}</mrow>{r}</mrow>"),
+    Operator("inner", (2,), ("{l} {f}•{g} {r}", "{l} {f}.{g} {r}", r"{l} \mathbin{{{f} \bullet {g}}} {r}", "<mrow>{l}<mrow>{f}<mo>•</mo>{g}</mrow>{r}</mrow>"),
              _inner_shape, _inner_law, _inner_meaning,
              "(i ++ j) ψ (A f•g B) = fold f over l of ((i ++ ⟨l⟩) ψ A) g ((⟨l⟩ ++ j) ψ B)", S10, True),
     Operator("omega", (1, 2), ("{l} {b}Ω{v} {r}", "{l} {b} omega {v} {r}", r"{l}{b}\,\Omega_{{{v}}}\, {r}", "<mrow>{l}{b}<msub><mo>Ω</mo>{v}</msub>{r}</mrow>"),

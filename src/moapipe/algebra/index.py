@@ -72,10 +72,13 @@ def combine(x: Affine, y: Affine, sign: int = 1) -> Affine:
 
 
 def expression(form: Affine) -> Scalar:
-    """The canonical expression of an affine form: atoms in text order, constant last, subtraction for negative terms."""
+    """The canonical expression of an affine form: atoms in text order, positive ones first, then the constant (2 − i: before
+    atoms that are all negative)."""
     out: Scalar | None = None
-    terms = sorted(((k, v) for k, v in form.items() if k != 1), key=lambda t: (t[1] < 0, text(scalar(t[0]))))
-    for atom, v in [*terms, *([(Num(1), form[1])] if form.get(1) else [])]:
+    terms = sorted(((scalar(k), v) for k, v in form.items() if k != 1), key=lambda t: (t[1] < 0, text(t[0])))
+    constants = [(scalar(1), form[1])] if form.get(1) else []
+    first = constants if form.get(1, 0) > 0 and terms and terms[0][1] < 0 else []
+    for atom, v in [*first, *terms, *(constants if not first else [])]:
         size = Num(abs(v)) if atom == Num(1) else (atom if abs(v) == 1 else Op("*", (atom, Num(abs(v)))))
         if out is None:
             out = size if v > 0 else (Num(v) if atom == Num(1) else Op("*", (atom, Num(v))))
