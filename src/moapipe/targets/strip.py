@@ -83,6 +83,8 @@ class _Work:
             inner = next(x for x in found if not any(True for a in x.args for _ in self.exponentials(a, lane)))
             argument = Ref(self.temporary("argument", extent), (Var(lane),))
             yield Alloc(argument.array)
+            if leaf.where:  # the block is computed in every lane, also where the guards spare the leaf
+                yield replace(loop, body=(Assign(argument, Num(0.0), (), leaf.name),))
             yield replace(loop, body=(Assign(argument, inner.args[0], leaf.where, leaf.name),))
             if leaf.value == inner and isinstance(leaf, Assign) and not leaf.where:
                 yield replace(loop, body=(replace(leaf, value=Op(inner.name, (argument,))),))
