@@ -1,0 +1,286 @@
+"""In: cases with their samples; predictions; validations. Out: one xarray dataset with the schema of `lab.variable`, on disk and back.
+
+Raw samples are kept; a case without samples has a status and a reason; a file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from moapipe.errors import RecordError
+from moapipe.lab import variable
+from moapipe.lab.experiment import PROTOCOL
+from moapipe.lab.file import write_bytes
+from moapipe.lab.variable import ATTRIBUTES, DTYPES, KEY, LEVELS, NOT_A_PARAMETER, SCHEMA, STATUSES, VARIABLES
+from moapipe.lab.verdict import VERDICTS
+
+__all__ = ["STATUSES", "VARIABLES", "VERDICTS", "Case", "Sample", "collect", "join", "keys", "make", "parameters", "read", "write"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: `seconds` is the wall time of one call, averaged over `calls`; `cpu_seconds` of the whole sample."""
+
+    seconds: float
+    calls: int
+    verdict: str
+    cpu_seconds: float = float("nan")
+    involuntary_switches: float = float("nan")
+    other_cpu_seconds: float = float("nan")
+
+
+SAMPLE_VARIABLES = tuple(name for name, row in VARIABLES.items() if row.dims == ("case", "launch", "sample"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One participant at one set of run axes.
+
+    `values` holds variables of dims (case) by name, and of dims (case, level) as {level: value}; what is left out is unknown.
+    `parameters` are the run axes that are sizes, {"B": 8, "n": 1024}; `launches` the samples of each launch.
+    """
+
+    values: Mapping[str, Any]
+    parameters: Mapping[str, int]
+    status: str
+    reason: str = ""
+    launches: Sequence[Sequence[Sample]] = field(default_factory=tuple)
+
+
+def make(cases: Sequence[Case], attributes: Mapping[str, Any]) -> xr.Dataset:
+    """A dataset of `cases`; short launches are padded with NaN and `not_taken`.
+
+    Raises RecordError for an unknown variable, status, verdict or attribute, for a case twice, and for a status without its reason.
+    """
+    for case in cases:
+        _check_case(case)
+    _check_names(attributes, ATTRIBUTES, "attribute")
+    launches = max([1, *(len(c.launches) for c in cases)])
+    samples = max([1, *(len(launch) for c in cases for launch in c.launches)])
+    sizes = {"case": len(cases), "launch": launches, "sample": samples, "level": len(LEVELS)}
+    data = xr.Dataset(coords={"level": ("level", np.array(LEVELS, dtype=str), {"long_name": "memory level"})})
+    for name, row in VARIABLES.items():
+        values = np.full([sizes[d] for d in row.dims], variable.fill(name), dtype=object if row.kind == "text" else DTYPES[row.kind])
+        for i, case in enumerate(cases):
+            _fill(values, i, name, case)
+        typed = np.array(values.tolist(), dtype=str) if row.kind == "text" else values
+        data[name] = (row.dims, typed, variable.attributes(name))
+    sizes_named = sorted({p for c in cases for p in c.parameters})
+    for name in sizes_named:
+        column = np.array([c.parameters.get(name, NOT_A_PARAMETER) for c in cases], dtype=np.int64)
+        data[name] = ("case", column, {"long_name": f"size parameter {name}", "units": "1"})
+    data = data.set_coords([*(n for n, row in VARIABLES.items() if row.source == "identity"), *sizes_named])
+    data.attrs = {name: "" for name in ATTRIBUTES} | {"Conventions": "CF-1.11", "schema": SCHEMA, "protocol": PROTOCOL} | dict(attributes)
+    check(data)
+    return data
+
+
+def _check_names(found: Iterable[str], known: Mapping[str, Any], what: str) -> None:
+    for name in found:
+        if name not in known:
+            raise RecordError(f"unknown {what} {name!r}", hint=f"known: {', '.join(known)}")
+
+
+def _check_case(case: Case) -> None:
+    where = " ".join(str(case.values.get(k, "?")) for k in KEY)
+    _check_names(case.values, VARIABLES, "variable")
+    _check_names([case.status], STATUSES, "status")
+    _check_names({s.verdict for launch in case.launches for s in launch}, VERDICTS, "verdict")
+    if case.status != "measured" and not case.reason:
+        raise RecordError(f"status {case.status} has no reason", where=where, hint="say in one sentence why the case is not measured")
+    if clash := [p for p in case.parameters if p in VARIABLES or p in ("case", "launch", "sample", "level")]:
+        raise RecordError(f"size parameter {clash[0]!r} has the name of a variable of the record", where=where, hint="rename the parameter")
+    taken = any(launch for launch in case.launches)
+    if case.status == "measured" and not any(s.verdict == "valid" for launch in case.launches for s in launch):
+        raise RecordError("status measured without a valid sample", where=where, hint="use all_invalid" if taken else "use not_run")
+
+
+def _fill(values: np.ndarray, i: int, name: str, case: Case) -> None:
+    """Put one case's values of one variable into row `i`."""
+    if name in SAMPLE_VARIABLES:
+        for j, launch in enumerate(case.launches):
+            row = [VERDICTS[s.verdict].code if name == "verdict" else getattr(s, name) for s in launch]
+            values[i, j, : len(row)] = row
+    elif name == "status":
+        values[i] = STATUSES[case.status].code
+    elif name == "reason":
+        values[i] = case.reason
+    elif name in case.values and "level" in VARIABLES[name].dims:
+        values[i] = [case.values[name].get(level, np.nan) for level in LEVELS]
+    elif name in case.values:
+        values[i] = case.values[name]
+
+
+def parameters(data: xr.Dataset) -> list[str]:
+    """The names of the size parameters that are coordinates of this dataset."""
+    return sorted(str(n) for n, v in data.variables.items() if v.dims == ("case",) and n not in VARIABLES)
+
+
+def keys(data: xr.Dataset) -> list[tuple[Any, ...]]:
+    """What tells each case from every other, in the order of KEY."""
+    return list(zip(*(data[name].values.tolist() for name in KEY), strict=True))
+
+
+def check(data: xr.Dataset, where: str = "") -> None:
+    """Raise RecordError unless `data` has this schema and protocol, and each case once."""
+    for name, expected in (("schema", SCHEMA), ("protocol", PROTOCOL)):
+        found = data.attrs.get(name, "none")
+        if str(found) != str(expected):
+            raise RecordError(f"{name}: expected {expected}, found {found}", where=where, hint="measure again with this version")
+    for name, row in VARIABLES.items():
+        if name not in data.variables:
+            raise RecordError(f"variable {name!r} is missing", where=where, hint="the file is no record of this version")
+        if data[name].dims != row.dims:
+            raise RecordError(f"variable {name!r}: expected dims {row.dims}, found {data[name].dims}", where=where)
+    if again := [key for key, count in Counter(keys(data)).items() if count > 1]:
+        raise RecordError(f"case {' '.join(map(str, again[0]))} appears {Counter(keys(data))[again[0]]} times", where=where,
+                          hint="one measurement of a case belongs in a dataset")
+
+
+SEAL = b"\nmoapipe sha256 "                    # with 64 hex digits behind the netCDF data, where HDF5 never looks
+SEAL_BYTES = len(SEAL) + 64
+
+
+def _end_of_file(content: bytes | memoryview) -> int:
+    """The length that an HDF5 file of superblock 2 or 3 says it has; what follows is padding. 0 when it is no such file."""
+    header = bytes(content[:36])
+    return int.from_bytes(header[28:36], "little") if header[:8] == b"\x89HDF\r\n\x1a\n" and header[8:9] in (b"\2", b"\3") else 0
+
+
+def write(data: xr.Dataset, path: Path) -> None:
+    """Write a dataset as netCDF4: encoded in memory, read back and compared, then put in place at once.
+
+    String encodings are dropped first: a character width left over from reading one file would cut longer strings of another
+    ("cuda" to "c", pydata/xarray issue 9037). Raises RecordError; the file that was there stays.
+    """
+    check(data, str(path))
+    clean = data.copy(deep=False)
+    clean.encoding = {}
+    for name in clean.variables:
+        clean[name].encoding = {}
+    try:
+        encoded = clean.to_netcdf(None, engine="netcdf4", format="NETCDF4")
+    except (OSError, RuntimeError, ValueError) as e:
+        raise RecordError(f"cannot encode the dataset: {e}", where=str(path)) from e
+    content = bytes(encoded[: _end_of_file(encoded)])
+    content += SEAL + hashlib.sha256(content).hexdigest().encode()
+    if not decode(content, str(path)).identical(clean):
+        raise RecordError("the dataset does not come back as it was written", where=str(path), hint="report this as a bug of moapipe")
+    write_bytes(path, content)
+
+
+def _unsealed(content: bytes, where: str) -> bytes:
+    """The netCDF bytes, their length and digest checked: the decoder crashes or hangs on damaged ones. Files of others have no seal."""
+    end = _end_of_file(content)
+    if not end or len(content) < end:
+        raise RecordError(f"is cut short: expected {end or 'a netCDF4 header'} bytes, found {len(content)}", where=where, hint=AGAIN)
+    data, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
+    if not seal.startswith(SEAL) and len(content) == end:
+        return content
+    if seal != SEAL + hashlib.sha256(data).hexdigest().encode():
+        raise RecordError("is damaged: its bytes do not have the digest that they were written with", where=where, hint=AGAIN)
+    return data
+
+
+AGAIN = "delete it and run its stage again"
+
+
+def decode(content: bytes, where: str) -> xr.Dataset:
+    """The dataset in netCDF4 bytes. Raises RecordError when they are cut short or damaged."""
+    try:
+        return xr.load_dataset(_unsealed(content, where), engine="netcdf4")
+    except (OSError, RuntimeError, ValueError, KeyError, AttributeError) as e:
+        raise RecordError(f"is damaged: {e}", where=where, hint=AGAIN) from e
+
+
+def read(path: Path) -> xr.Dataset:
+    """A dataset from disk, loaded whole, with its schema and protocol checked. Raises RecordError."""
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise RecordError(f"cannot read: {e.strerror or e}", where=str(path), hint="run the stage that makes it") from e
+    data = decode(content, str(path))
+    check(data, str(path))
+    return data
+
+
+def join(records: Sequence[xr.Dataset]) -> xr.Dataset:
+    """All cases of several records in one; launches and samples padded, sizes that a kernel lacks set to -1.
+
+    Raises RecordError for records of different protocols and for a case that appears twice.
+    """
+    if not records:
+        raise RecordError("nothing to join", hint="name at least one record")
+    for record in records:
+        check(record)
+    names = sorted({p for r in records for p in parameters(r)})
+    sizes = {dim: max(r.sizes[dim] for r in records) for dim in ("launch", "sample")}
+    padded = [_pad(r, names, sizes) for r in records]
+    out = xr.concat(padded, dim="case", data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override")
+    out.attrs = _join_attributes([r.attrs for r in records])
+    check(out)
+    return out
+
+
+def _pad(record: xr.Dataset, names: Sequence[str], sizes: Mapping[str, int]) -> xr.Dataset:
+    """A record with all of `names` as coordinates and with `sizes` launches and samples."""
+    widths = {dim: (0, size - record.sizes[dim]) for dim, size in sizes.items()}
+    fills = {name: variable.fill(name) for name in SAMPLE_VARIABLES}
+    out = record.pad(widths, constant_values=fills).assign(
+        {name: ("case", np.full(record.sizes["case"], NOT_A_PARAMETER), {"long_name": f"size parameter {name}", "units": "1"})
+         for name in names if name not in record.variables})
+    out["verdict"] = out["verdict"].astype(np.int8)
+    for name in VARIABLES:
+        out[name].attrs = variable.attributes(name)
+    return out.set_coords(list(names))
+
+
+def _join_attributes(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One value where all agree, all different values on lines of their own where they do not, the latest time of making."""
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(key for attrs in found for key in attrs):
+        values = list(dict.fromkeys(attrs.get(name, "") for attrs in found))
+        out[name] = values[0] if len(values) == 1 else max(values) if name == "created" else "\n".join(str(v) for v in values if v != "")
+    return out
+
+
+def collect(records: Sequence[xr.Dataset], predictions: Iterable[Mapping[str, Any]] = (),
+            validations: Iterable[Mapping[str, Any]] = ()) -> xr.Dataset:
+    """Predicted, measured and validated side by side, in one dataset.
+
+    A prediction is a mapping with the names of KEY, `prediction_hash`, and variables whose source is "predicted"; a validation one
+    with the build axes and variables whose source is "validated". Raises RecordError when a measured case carries the hash of
+    another prediction than the one given: predictions are frozen before measuring.
+    """
+    data = join(records)
+    rows = {tuple(p[k] for k in KEY): p for p in predictions}
+    checked = {tuple(v[k] for k in variable.BUILD_AXES): v for v in validations}
+    for i, key in enumerate(keys(data)):
+        if (row := rows.get(key)) is not None:
+            _same_prediction(data, i, row, key)
+            _set(data, i, row, "predicted")
+        if (row := checked.get(key[: len(variable.BUILD_AXES)])) is not None:
+            _set(data, i, row, "validated")
+    return data
+
+
+def _same_prediction(data: xr.Dataset, i: int, row: Mapping[str, Any], key: tuple[Any, ...]) -> None:
+    frozen = str(data["prediction_hash"].values[i])
+    if frozen and frozen != row.get("prediction_hash"):
+        raise RecordError(f"the prediction changed after the measurement: expected {frozen[:12]}, found {str(row.get('prediction_hash'))[:12]}",
+                          where=" ".join(map(str, key)), hint="measure again, or bring back the prediction that was frozen")
+
+
+def _set(data: xr.Dataset, i: int, row: Mapping[str, Any], source: str) -> None:
+    for name, entry in VARIABLES.items():
+        if entry.source == source and row.get(name) is not None:
+            value = row[name]
+            data[name].values[i] = [value.get(level, np.nan) for level in LEVELS] if "level" in entry.dims else value
