@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from moapipe.cli import axis
+from moapipe.errors import LabError
 from moapipe.lab import build as building
 from moapipe.lab import call as calling
 from moapipe.lab import validate as validating
 from moapipe.lab.kernel import scan
 from moapipe.lab.place import built, root, validated
+from moapipe.lab.scenario import Level
 
 
 def build(
@@ -22,11 +24,16 @@ def build(
 ) -> None:
     """Compile what `derive` wrote, and check every register tile in the assembler listing: kernel.so, kernel.s, build.json.
 
-    A compiler's refusal and a failing check are bad results: exit code 1, or 0 with --keep-going.
+    A compiler's refusal and a failing check are bad results: exit code 1, or 0 with --keep-going. So is, with it, a missing compiler.
     """
     here = root()
     b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
-    result = building.build(b, here, machine)
+    try:
+        result = building.build(b, here, machine)
+    except LabError as error:
+        if not keep_going:
+            raise
+        result = building.unbuilt(b, here, machine, str(error))
     if result.status == "built":
         print(f"built {b.path()}: {built(b, machine)}")
         return
@@ -36,6 +43,7 @@ def build(
 def validate(
     kernel: axis.Kernel, form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "c", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
     machine: axis.Machine = "local", keep_going: axis.KeepGoing = False,
+    level: Annotated[Level, typer.Option(help="fast: what every build goes through before it is timed; full: the whole matrix of sizes.")] = "fast",
 ) -> None:
     """Check a build against extended precision, on awkward sizes and hostile inputs: validation.json.
 
@@ -43,11 +51,13 @@ def validate(
     """
     here = root()
     b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
-    result = validating.validate(b, here, machine)
+    result = validating.validate(b, here, machine, level)
     if result.passed:
-        print(f"valid {b.path()}: {validated(b, machine)}")
+        worst = result.worst
+        said = f"; worst error {worst.error:.2g}, bound {worst.bound:.2g}" if worst else ""
+        print(f"validated {b.path()}: {len(result.cases)} cases{said}: {validated(b, machine)}")
         return
-    bad(f"validation failed: {b.path()}: {result.reason}", keep_going)
+    bad(f"{result.status.replace('_', ' ')}: {b.path()}: {result.reason}", keep_going)
 
 
 def call(

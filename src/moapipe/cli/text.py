@@ -13,15 +13,14 @@ from moapipe.algebra.render import show_definitions
 from moapipe.cli import axis
 from moapipe.errors import ConfigError
 from moapipe.lab import derive as deriving
+from moapipe.lab import transcript
 from moapipe.lab.derive import Derivation
 from moapipe.lab.kernel import scan, sizes_at
-from moapipe.lab.place import root
-from moapipe.loops import onf
+from moapipe.lab.place import derived, root
+from moapipe.loops import account, onf
 from moapipe.loops.closed import closed_forms
-from moapipe.loops.cost import count
 from moapipe.loops.onf_json import to_json
-from moapipe.loops.traffic import Reuse
-from moapipe.targets.isa import CACHES, element_bytes
+from moapipe.targets.isa import element_bytes
 
 Format = Literal["text", "json", "latex"]
 Stage = Literal["definitions", "dnf", "onf", "cost", "source", "derivation"]
@@ -34,8 +33,8 @@ def derive(
     """Derive one build: derivation.md, derivation.json, cost.json, manifest.json and the source, below results/derive."""
     here = root()
     build = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype)
-    folder = deriving.write(deriving.derive(build, here), here)
-    print(f"derived {build.path()}: {folder}")
+    transcript.write(deriving.derive(build, here), here / derived(build))
+    print(f"derived {build.path()}: {derived(build)}")
 
 
 def show(
@@ -90,23 +89,11 @@ def _onf(d: Derivation, sizes: Sizes, threads: int) -> Texts:
 
 
 def _cost(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+    kernel = d.schedule.kernel
     if not sizes:
-        return {"text": lambda: _lines(closed_forms(d.schedule.kernel).to_json()), "json": lambda: _named(d, closed_forms=closed_forms(d.schedule.kernel).to_json())}
-    return {"text": lambda: _lines(_counts(d, sizes, threads)), "json": lambda: _named(d, **_counts(d, sizes, threads))}
-
-
-def _counts(d: Derivation, sizes: Sizes, threads: int) -> dict[str, Any]:
-    """The three counts as whole numbers: accesses and footprint in elements and bytes, traffic in bytes past each nominal capacity."""
-    size, kernel = element_bytes(d.build.dtype), d.schedule.kernel
-    document = count(kernel, sizes, size, threads=threads).to_json()
-    reuse = Reuse(kernel, sizes, size, threads=threads)
-    levels = {"L1": CACHES.l1, "L2": CACHES.l2, "L3": CACHES.l3}
-    document["traffic"] = {level: {"capacity_bytes": capacity, "arrays": _traffic(reuse, capacity)} for level, capacity in levels.items()}
-    return document
-
-
-def _traffic(reuse: Reuse, capacity: int) -> dict[str, dict[str, int]]:
-    return {name: {"read_bytes": t.read, "allocated_bytes": t.allocated, "written_bytes": t.written} for name, t in reuse.past(capacity).items()}
+        return {"text": lambda: account.show_closed(kernel), "json": lambda: _named(d, closed_forms=closed_forms(kernel).to_json())}
+    counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=threads)
+    return {"text": lambda: account.show(counts), "json": lambda: _named(d, **counts)}
 
 
 def _source(d: Derivation, sizes: Sizes, threads: int) -> Texts:
@@ -114,7 +101,7 @@ def _source(d: Derivation, sizes: Sizes, threads: int) -> Texts:
 
 
 def _derivation(d: Derivation, sizes: Sizes, threads: int) -> Texts:
-    return {"text": lambda: deriving.markdown(d), "json": lambda: deriving.document(d)}
+    return {"text": lambda: transcript.markdown(d), "json": lambda: transcript.document(d)}
 
 
 STAGES: dict[str, Callable[[Derivation, Sizes, int], Texts]] = {
@@ -126,19 +113,3 @@ def _named(d: Derivation, **content: Any) -> dict[str, Any]:
     """A document that says whose it is."""
     head = {axis: getattr(d.build, axis) for axis in ("kernel", "form", "variant", "target", "isa", "dtype")}
     return head | {"dnf_hash": d.denotation.hash, "onf_hash": d.schedule.hash} | content
-
-
-def _lines(document: Mapping[str, Any], depth: int = 0) -> str:
-    """Nested mappings as indented lines; thousands are grouped."""
-    out = []
-    for key, value in document.items():
-        match value:
-            case dict():
-                out += [f"{'  ' * depth}{key}", _lines(value, depth + 1)]
-            case list() | tuple() if value and isinstance(value[0], dict):
-                out += [f"{'  ' * depth}{key} {i}\n{_lines(v, depth + 1)}" for i, v in enumerate(value)]
-            case int():
-                out.append(f"{'  ' * depth}{key:<{max(1, 30 - 2 * depth)}} {value:>22,}")
-            case _:
-                out.append(f"{'  ' * depth}{key:<{max(1, 30 - 2 * depth)}} {value}")
-    return "\n".join(filter(None, out))

@@ -17,13 +17,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from moapipe.errors import LabError, MoapipeError
+from moapipe.errors import LabError
 from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
 from moapipe.lab.file import read_json, sha256, write_json
 from moapipe.lab.place import built, derived
-from moapipe.targets.listing import gate
+from moapipe.targets.listing import check, tiles_of
 from moapipe.targets.table import flags, target_named
-from moapipe.targets.target import Tile
 
 SCHEMA = 1
 PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit"}
@@ -73,6 +72,15 @@ def build(b: Build, root: Path, machine: str = "local") -> Built:
     compiler = find(machine_file(machine, root), b.target, machine)
     result = compile_source(b, manifest, root, source / manifest["source"], folder, machine, compiler)
     write_json(root / folder / "build.json", result.document())
+    return result
+
+
+def unbuilt(b: Build, root: Path, machine: str, reason: str) -> Built:
+    """The record of a build that could not even be tried (no compiler): build.json with status build_failed and the reason."""
+    manifest = read_json(root / derived(b) / "manifest.json")
+    source = sha256(root / derived(b) / manifest["source"])
+    result = Built(b, machine, "build_failed", reason, {"command": "", "version": ""}, (), source, "", "", ())
+    write_json(root / built(b, machine) / "build.json", result.document())
     return result
 
 
@@ -165,10 +173,6 @@ def _gate(manifest: Mapping[str, Any], b: Build, folder: Path) -> tuple[tuple[Ma
     listing = folder / "kernel.s"
     if not listing.is_file():
         return (), ""
-    tiles = tuple(Tile(t["mark"], t["rows"], t["columns"], t["vector"], t["fma"], tuple(t["lines"])) for t in manifest["tiles"])
-    try:
-        reports = gate(listing.read_text(), tiles, b.isa, b.dtype)
-    except MoapipeError as e:
-        return (), str(e)
-    failed = [r for r in reports if not r.passed]
-    return tuple(asdict(r) for r in reports), f"register tile {failed[0].mark}: {failed[0].reason}" if failed else ""
+    reports = check(listing.read_text(), tiles_of(manifest), b.isa, b.dtype)
+    bad = [f"register tile {r.mark} (source lines {r.lines[0]}-{r.lines[1]}): {r.problem}; {r.hint}" for r in reports if not r.good]
+    return tuple(asdict(r) for r in reports), bad[0] if bad else ""

@@ -78,10 +78,9 @@ def report(findings: Sequence[Finding]) -> str:
         if f.advice:
             lines.append(f"  {'':<{width}}  → {f.advice}")
     wrong, notices = (sum(f.severity == s for f in findings) for s in ("wrong", "notice"))
-    if wrong:
-        lines.append(f"\n{wrong} thing{'s' * (wrong > 1)} must be mended before a run can work (marked ✗).")
-    else:
-        lines.append(f"\nReady for `make run`{f'; {notices} notice{"s" * (notices > 1)} (marked !)' if notices else ''}.")
+    said = f"; {notices} notice{'s' * (notices > 1)} (marked !)" if notices else ""
+    trouble = f"{wrong} thing{'s' * (wrong > 1)} must be mended before a run can work (marked ✗)"
+    lines.append(f"\n{trouble if wrong else 'Ready for `make run`'}{said}.")
     return "\n".join(lines)
 
 

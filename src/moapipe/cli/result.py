@@ -1,0 +1,107 @@
+"""The verbs that turn records into results: collect, chart, archive, table, bars."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moapipe.cli import axis
+from moapipe.errors import ConfigError, RecordError
+from moapipe.lab import experiment, record
+from moapipe.lab.collect import collect as collect_records
+from moapipe.lab.experiment import Experiment
+from moapipe.lab.file import write_text
+from moapipe.lab.place import folder, root
+from moapipe.report import archive as archiving
+from moapipe.report import bar, charts
+from moapipe.report import table as tables
+from moapipe.report.metrics import status
+
+FAILURES = ("build_failed", "gate_failed", "validation_failed", "crashed")
+
+
+def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+    """Join the experiment's records, predictions and validations: dataset.nc, and table.txt beside it."""
+    e = experiment.read(experiment_name, root())
+    place = e.root / folder(e)
+    data = collect_records(e)
+    record.write(data, place / "dataset.nc")
+    tables.write_table(place / "dataset.nc", place / "table.txt")
+    print(f"collected {data.sizes['case']} cases: {folder(e) / 'dataset.nc'}")
+
+
+def chart(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+    """Draw every chart of the experiment's dataset as JSON and SVG, all of them or none."""
+    e = experiment.read(experiment_name, root())
+    place = e.root / folder(e)
+    with tempfile.TemporaryDirectory(prefix=".charts-", dir=place) as work:
+        written = charts.write_all(place / "dataset.nc", Path(work) / "charts")
+        shutil.rmtree(place / "charts", ignore_errors=True)
+        (Path(work) / "charts").rename(place / "charts")
+    print(f"drew {len(written)} files: {folder(e) / 'charts'}")
+
+
+def archive(
+    experiment_name: axis.ExperimentName = "config/smoke.yaml",
+    verify: Annotated[Path | None, typer.Option(help="An archive's folder: check every file against its manifest, and make nothing.", show_default=False)] = None,
+) -> None:
+    """Pack the experiment into results/archives, with a page that opens offline; or --verify an archive that is there."""
+    if verify is not None:
+        _verify(verify)
+        return
+    e = experiment.read(experiment_name, root())
+    config = (e.root / e.where, e.root / "config" / "machines" / f"{e.file.machine}.yaml")
+    made = archiving.make(archiving.Material(e.root, e.name, e.file.machine, config))
+    write_text(e.root / folder(e) / "archive.txt", f"{made.relative_to(e.root).as_posix()}\n")
+    print(f"archived: {made.relative_to(e.root)}")
+
+
+def _verify(place: Path) -> None:
+    problems = archiving.verify(place)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        print(f"{place}: {len(problems)} problem{'s' * (len(problems) > 1)}; this is not what was archived", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"{place}: every file is as it was archived")
+
+
+Named = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, config/NAME.yaml.")]
+
+
+def table(experiment_name: Named = "config/smoke.yaml") -> None:
+    """Print the experiment's table, the reason of every case without a time, and the path of its page.
+
+    Exit code 1 when a build, its check or its validation failed: such a run is not a good run, however much of it was measured.
+    """
+    e = experiment.read(experiment_name, root())
+    dataset = e.root / folder(e) / "dataset.nc"
+    tables.print_table(dataset)
+    print(f"\npage: {page(e)}")
+    if failed := sum(s in FAILURES for s in status(record.read(dataset))):
+        print(f"moapipe: {failed} cases failed before or while they were measured; the reasons are above", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def bars(experiment_name: Named = "config/bars.yaml") -> None:
+    """Compare the experiment's ratios with the floors of report.bar; exit code 1 when one is not met."""
+    e = experiment.read(experiment_name, root())
+    rows = bar.judge(record.read(e.root / folder(e) / "dataset.nc"))
+    if not rows:
+        raise ConfigError("no bar has a case in this experiment", where=e.where, hint="config/bars.yaml has one for each")
+    print(bar.text(rows))
+    if any(row.met is False for row in rows):
+        raise typer.Exit(1)
+
+
+def page(e: Experiment) -> Path:
+    """The page of the experiment's newest archive, as an absolute path. RecordError when there is none."""
+    pointer = e.root / folder(e) / "archive.txt"
+    if not pointer.is_file():
+        raise RecordError("nothing is archived", where=str(folder(e)), hint=f"run `moapipe archive --experiment {e.where}`")
+    return e.root / pointer.read_text().strip() / "index.html"
