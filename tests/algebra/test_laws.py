@@ -60,11 +60,28 @@ def trailing_scale() -> Dnf:
     return kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K), index="p") * (S / 2)), outputs=("x",))
 
 
+def mixture(guarded: bool, *, own_divisor: bool = False) -> Dnf:
+    """(Σ_k p·v) ÷ t, where an empty fold would divide 0 by 0; with `own_divisor` the divisor moves with the result's last axis."""
+    x = scores()
+    p = Definition("p", ("i", "k"), moa.exp(x.array))
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, p.array))
+    o = Definition("o", ("i", "e"), moa.inner("+", "*", p.array, V, index="k"))
+    u = Definition("u", ("i", "e"), moa.exp(o.array)) if own_divisor else t
+
+    def share(row: moa.Expr, total: moa.Expr) -> moa.Expr:
+        return moa.select(moa.equal(total, 0), 0, row / total) if guarded else row / (total + 1)
+
+    out = Definition("out", ("i", "e"), moa.omega(share, (0, 0) if own_divisor else (1, 0), o.array, u.array))
+    return kernel(x, p, t, o, *([u] if own_divisor else []), out, outputs=("out",))
+
+
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
+    "divide_first": (lambda: mixture(True), lambda: mixture(False)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
 REFUSED: dict[str, Callable[[], Dnf]] = {
+    "divide_first": lambda: mixture(False, own_divisor=True),
     "base2": lambda: kernel(scores(), outputs=("x",)),
     "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
 }

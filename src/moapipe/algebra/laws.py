@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, variables, walk
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables, walk
 from moapipe.errors import AlgebraError
 
 LOG2_E = 1 / log(2)
@@ -154,6 +154,60 @@ def _axis(n: Normal, fold: Fold, index: Scalar) -> tuple[str, Scalar] | None:
     return (index.name, extents[index.name]) if isinstance(index, Var) and index.name in extents else None
 
 
+# ------------------------------------------------------------------ divide_first
+
+
+def divide_first(d: Dnf) -> Dnf:
+    """Divide the terms of a fold instead of its result: the quotients w/t become a definition, `<w>_normalised`."""
+    out = list(d.normals)
+    taken = {name for name, _ in d.inputs} | {n.name for n in d.normals}
+    for n in d.normals:
+        quotient = _quotient(n.value)
+        folded = next((m for m in d.normals if quotient and m.name == quotient[0].array), None)
+        term = _divisible(folded, quotient[1]) if folded and quotient and folded.name not in d.outputs else None
+        if term is None or folded is None or quotient is None or sum(quotient[0].array in {r.array for r in references(x.value)} for x in d.normals) != 1:
+            continue
+        fold, weight, other = term
+        old = next((m for m in d.normals if m.name == weight.array), None)
+        if old is None or len(set(weight.index)) != len(old.axes) or f"{old.name}_normalised" in taken:
+            continue
+        name = f"{old.name}_normalised"
+        back = {i.name: Var(v) for i, (v, _) in zip(weight.index, old.axes, strict=True) if isinstance(i, Var)}
+        whole = substitute(n.value, back)
+        share = Normal(name, old.axes, _replaced(whole, substitute(quotient[0], back), Ref(old.name, tuple(Var(v) for v, _ in old.axes))))
+        at = out.index(folded)
+        out[at : at + 1] = [share, replace(folded, value=replace(fold, body=Op("*", (Ref(name, weight.index), other))))]
+        out[out.index(n)] = replace(n, value=quotient[0])
+    if len(out) == len(d.normals):
+        raise AlgebraError("divide_first finds no (Σ w·v)/t", where=d.name, hint="it needs a definition that divides a sum of products of a definition w by a t without its axis")
+    return with_normals(d, tuple(out))
+
+
+def _quotient(e: Scalar) -> tuple[Ref, Scalar] | None:
+    """(a, everything else that is read) of a/t or select(c, 0, a/t)."""
+    match e:
+        case Op("/", (Ref() as a, t)):
+            return a, t
+        case Op("select", (c, Num(0), Op("/", (Ref() as a, t)))):
+            return a, Op("and", (c, t))
+        case _:
+            return None
+
+
+def _divisible(folded: Normal, others: Scalar) -> tuple[Fold, Ref, Scalar] | None:
+    """(Σ, w, v) when the definition is Σ w·v and what divides it moves with no axis that w lacks."""
+    match folded.value:
+        case Fold("sum", _, _, _, Op("*", (Ref() as w, v))) as fold:
+            plain = all(isinstance(i, Var) for i in w.index)
+            return (fold, w, v) if plain and variables(others) <= frozenset(i.name for i in w.index if isinstance(i, Var)) else None
+        case _:
+            return None
+
+
+def _replaced(e: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    return new if e == old else rebuild(e, tuple(_replaced(c, old, new) for c in children(e)))
+
+
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
@@ -161,6 +215,7 @@ LAWS: dict[str, Law] = {
             "exp(x − m) = exp2(c·x − c·m) with c = log2 e;  max(c·s) = c·max(s) for c > 0;  ln Σ exp(x) = m + ln Σ exp2(c·x − c·m), m = ln 2·(c·m)",
             "homogeneity of max and + under positive constants; Milakov & Gimelshein 2018 for the safe softmax", base2),
         Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
+        Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
     )
 }
 
