@@ -1,0 +1,101 @@
+"""In: a dataset of config/bars.yaml. Out: every ratio that we owe beside its floor, one row of BARS each, and whether it is met.
+
+Ratios are made within one run, so they carry over to another day. The floors are for two threads on a quiet machine with AVX-512;
+on another instruction set the same figures are reported and not judged.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from moapipe.report.metrics import frame
+
+JUDGED = "avx512"
+WIDTH = 140
+SAME = ("kernel", "form", "variant", "isa", "dtype", "machine", "label", "threads")
+OURS: Mapping[str, tuple[Any, ...]] = {"kernel": ("attention_forward",), "variant": ("online_tiled",), "target": ("c",)}
+LONG = (2048, 4096)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise: for all cases with one of the values in `where`, the column `metric` is at least `floor`."""
+
+    text: str
+    metric: str
+    floor: float
+    where: Mapping[str, tuple[Any, ...]]
+
+
+def _attention(text: str, metric: str, form: str, n: tuple[int, ...], floors: Mapping[str, float]) -> tuple[Bar, ...]:
+    return tuple(Bar(text, metric, floor, {**OURS, "form": (form,), "dtype": (dtype,), "n": n}) for dtype, floor in floors.items())
+
+
+BARS: tuple[Bar, ...] = (
+    Bar("never slower than PyTorch (95 % bound)", "speedup_low", 1.0, {**OURS, "form": ("full", "causal"), "n": (512, 1024, 2048, 4096)}),
+    *_attention("against PyTorch", "speedup", "full", (1024,), {"f32": 1.2, "f64": 1.4}),
+    *_attention("against PyTorch", "speedup", "causal", (1024,), {"f32": 1.4, "f64": 1.8}),
+    *_attention("against PyTorch", "speedup", "full", LONG, {"f32": 1.2, "f64": 1.6}),
+    *_attention("against PyTorch", "speedup", "causal", LONG, {"f32": 1.3, "f64": 1.6}),
+    *_attention("share of the measured FMA peak", "peak_share", "full", LONG, {"f32": 0.80, "f64": 0.74}),
+    Bar("Fortran's speed over C's, same loop nest", "against_c", 1 / 1.08, {"target": ("fortran",), "variant": ("online_tiled", "packed")}),
+    Bar("share of the measured FMA peak", "peak_share", 0.85, {"kernel": ("matmul",), "variant": ("packed",), "target": ("c",)}),
+    Bar("share of a copy with the same kind of store", "bandwidth_share_L3", 0.80, {"kernel": ("rmsnorm",), "target": ("c",)}),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A bar at one case. `met` is None where it is not judged: no valid measurement, or another instruction set."""
+
+    bar: Bar
+    case: str
+    value: float
+    met: bool | None
+
+
+def judge(ds: xr.Dataset) -> tuple[Outcome, ...]:
+    """Every bar at every case that it speaks of, in the order of BARS."""
+    rows = with_languages(frame(ds))
+    return tuple(outcome for bar in BARS for outcome in _outcomes(bar, rows))
+
+
+def with_languages(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `against_c`: the C build's median over this one's, where both have the same loop nest and run axes."""
+    key = [*SAME, "onf_hash"]
+    c = rows[rows["target"] == "c"].drop_duplicates(key).set_index(key)["median_seconds"]
+    own = pd.MultiIndex.from_frame(rows[key])
+    return rows.assign(against_c=np.asarray(c.reindex(own), dtype=float) / rows["median_seconds"].to_numpy(dtype=float))
+
+
+def _outcomes(bar: Bar, rows: pd.DataFrame) -> Iterator[Outcome]:
+    for row in rows.to_dict("records"):
+        if all(row[axis] in values for axis, values in bar.where.items()):
+            value = float(row[bar.metric])
+            judged = row["isa"] == JUDGED and not isnan(value)
+            yield Outcome(bar, " ".join(str(row[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")), value, value >= bar.floor if judged else None)
+
+
+def text(outcomes: tuple[Outcome, ...]) -> str:
+    """The outcomes as a table, and their sum in one line."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="What we owe", title_justify="left")
+    for header, justify in (("case", "left"), ("promise", "left"), ("floor", "right"), ("found", "right"), ("", "left")):
+        table.add_column(header, justify=justify)  # type: ignore[arg-type]
+    for o in outcomes:
+        found = "no valid measurement" if isnan(o.value) else f"{o.value:.3f}"
+        table.add_row(o.case, o.bar.text, f"{o.bar.floor:.3f}", found, {True: "met", False: "MISSED", None: "not judged"}[o.met])
+    out = io.StringIO()
+    Console(file=out, width=WIDTH, no_color=True).print(table)
+    count = {met: sum(o.met is met for o in outcomes) for met in (True, False, None)}
+    return out.getvalue() + f"{count[True]} met, {count[False]} missed, {count[None]} not judged"
