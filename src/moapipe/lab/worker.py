@@ -1,0 +1,179 @@
+"""In: on its standard input, pickled: a library with its manifest, then tasks. Out: on its standard output, a pickled reply to each.
+
+The candidate kernel runs here, in a process of its own, so that a fault or a hang is one clear message in the parent. Buffers are
+guarded: NaN everywhere at first, canaries around, a protected page behind.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moapipe.errors import LabError
+from moapipe.lab.buffer import PATTERNS, Guarded, guarded
+from moapipe.lab.library import function, shapes, work_elements
+
+LIMIT_S = 60.0  # a task that takes longer hangs: tasks are small
+SUBNORMAL = {"f32": np.float32(1e-42), "f64": np.float64(1e-320)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call: flat inputs in the manifest's order, the sizes, and every number of threads to call it with."""
+
+    inputs: tuple[NDArray[Any], ...]
+    sizes: Mapping[str, int]
+    threads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Outputs of the first call, and what was wrong, as sentences."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    faults: tuple[str, ...]
+
+
+class Worker:
+    """The parent's end: `with Worker(library, manifest) as w: w.run(task)`."""
+
+    def __init__(self, library: Path, manifest: Mapping[str, Any], limit_s: float = LIMIT_S) -> None:
+        self.start, self.limit_s = (str(library), dict(manifest)), limit_s
+
+    def __enter__(self) -> Worker:
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false"}
+        command = [sys.executable, "-m", "moapipe.lab.worker"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._send(self.start)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def run(self, task: Task) -> Reply:
+        """LabError when the kernel ends the process, hangs, or cannot be loaded."""
+        timer = threading.Timer(self.limit_s, self.process.kill)
+        timer.start()
+        try:
+            self._send(task)
+            assert self.process.stdout is not None
+            reply = pickle.load(self.process.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as e:
+            hung = not timer.is_alive()
+            raise LabError(self._death(hung)) from e
+        finally:
+            timer.cancel()
+        if isinstance(reply, LabError):
+            raise reply
+        assert isinstance(reply, Reply)
+        return reply
+
+    def _send(self, x: object) -> None:
+        assert self.process.stdin is not None
+        pickle.dump(x, self.process.stdin, protocol=5)
+        self.process.stdin.flush()
+
+    def _death(self, hung: bool) -> str:
+        code = self.process.wait()
+        if hung:
+            return f"the kernel hangs: no answer within {self.limit_s:g} s"
+        if code < 0:
+            name = signal.Signals(-code).name
+            what = " (it reads or writes outside its buffers)" if name in ("SIGSEGV", "SIGBUS") else ""
+            return f"the kernel ended its process by {name}{what}"
+        return f"the kernel's process ended with status {code}"
+
+
+# ------------------------------------------------------------------ the worker's end
+
+
+def serve() -> None:
+    """Answer tasks until the input ends. What the kernel prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    library, manifest = pickle.load(sys.stdin.buffer)
+    try:
+        call = function(Path(library), manifest)
+    except LabError as e:
+        _answer(answers, e)
+        return
+    while True:
+        try:
+            task = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        _answer(answers, _perform(call, manifest, task))
+
+
+def _answer(answers: Any, x: object) -> None:
+    pickle.dump(x, answers, protocol=5)
+    answers.flush()
+
+
+def _perform(call: Any, manifest: Mapping[str, Any], task: Task) -> Reply:
+    first: dict[str, NDArray[Any]] = {}
+    faults: list[str] = []
+    for threads in task.threads:
+        outputs, seen = _once(call, manifest, task, threads)
+        faults += [f"{s} ({threads} threads)" for s in seen]
+        for name, value in outputs.items():
+            known = first.setdefault(name, value)
+            if known.tobytes() != value.tobytes():
+                differ = int(np.count_nonzero(known.view(PATTERNS[manifest["dtype"]].dtype) != value.view(PATTERNS[manifest["dtype"]].dtype)))
+                faults.append(f"{differ} elements of {name} differ between {task.threads[0]} and {threads} threads")
+        if faults:
+            break
+    return Reply(first, tuple(faults))
+
+
+def _once(call: Any, manifest: Mapping[str, Any], task: Task, threads: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    dtype = manifest["dtype"]
+    names = [a["name"] for a in (*manifest["inputs"], *manifest["outputs"])]
+    counts = [x.size for x in task.inputs] + [prod(s) for s in shapes(manifest, "outputs", task.sizes).values()]
+    buffers = [guarded(n, dtype) for n in counts]
+    work = guarded(work_elements(manifest, task.sizes, threads), dtype)
+    for b, x in zip(buffers, task.inputs, strict=False):
+        b.data[:] = x
+    before = [b.data.tobytes() for b in buffers[: len(task.inputs)]]
+    call([b.data for b in buffers], work.data, [task.sizes[s] for s in manifest["sizes"]], threads)
+    faults = _faults(dict(zip(names, buffers, strict=True)), work, len(task.inputs), before)
+    if SUBNORMAL[dtype] * SUBNORMAL[dtype].dtype.type(1) == 0:
+        faults.append("the process's floating-point mode was changed: subnormal numbers vanish")
+    made = names[len(task.inputs) :]
+    return {n: b.data.copy() for n, b in zip(made, buffers[len(task.inputs) :], strict=True)}, faults
+
+
+def _faults(buffers: Mapping[str, Guarded], work: Guarded, inputs: int, before: Sequence[bytes]) -> list[str]:
+    out = [f"{name}: {said}" for name, b in {**buffers, "workspace": work}.items() if (said := b.trespassed())]
+    for (name, b), was in zip(buffers.items(), before, strict=False):
+        if b.data.tobytes() != was:
+            out.append(f"{name}: an input was changed")
+    for name, b in list(buffers.items())[inputs:]:
+        pattern = PATTERNS[b.dtype]
+        if left := int(np.count_nonzero(b.data.view(pattern.dtype) == pattern)):
+            out.append(f"{name}: {left} elements were never written")
+    return out
+
+
+if __name__ == "__main__":
+    serve()

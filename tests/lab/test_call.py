@@ -1,0 +1,100 @@
+"""Calling a kernel on a user's arrays: every stage gives the same, shapes teach, leading axes come back."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import moapipe
+from moapipe.errors import ConfigError, LabError
+from moapipe.lab.call import STAGES, call, call_file
+from moapipe.lab.place import root
+
+# docs: the numeric example of the published derivation, 3 tokens of 4 features
+Q = np.array([[-0.1984, 0.2698, 0.3414, -0.0372], [0.2547, -1.0674, 0.3460, -2.5242], [0.6822, -0.6265, 0.0252, 0.3978]])
+K = np.array([[-1.1567, 0.6885, -0.1884, 0.4743], [0.2246, 1.7564, 0.5235, -2.3014], [-1.5899, 0.3730, -0.8257, -1.2069]])
+V = np.array([[1.0739, 0.4006, -0.9671, 0.4870], [0.5589, -0.7209, -0.7650, 0.2689], [0.8237, 0.3763, 0.8320, 0.0014]])
+OUT = np.array([[0.8023, -0.0366, -0.3563, 0.2595], [0.6376, -0.4240, -0.3857, 0.2107], [0.8552, 0.0747, -0.3903, 0.2848]])
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """This repository's kernels with a results folder of its own."""
+    here = tmp_path_factory.mktemp("checkout")
+    for room in ("kernels", "config"):
+        (here / room).symlink_to(root() / room)
+    return here
+
+
+@pytest.mark.parametrize("target", STAGES)
+def test_the_published_example_within_one_unit_of_its_last_digit(checkout, target):
+    out = call("attention_forward", Q=Q, K=K, V=V, target=target, root=checkout)["out"]
+    assert np.abs(out - OUT).max() <= 1e-4
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "rmsnorm"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_every_stage_of_a_kernel_agrees(checkout, kernel, dtype):
+    rng = np.random.default_rng(5)
+    given = {"matmul": {"A": rng.standard_normal((5, 7)), "B": rng.standard_normal((7, 3))},
+             "rmsnorm": {"x": rng.standard_normal((2, 3, 5)), "gamma": rng.standard_normal(5)}}[kernel]
+    expected = call(kernel, given, root=checkout)
+    for target in STAGES[1:]:
+        out = call(kernel, given, target=target, dtype=dtype, root=checkout)
+        assert out.keys() == expected.keys()
+        for name, value in out.items():
+            assert value.shape == expected[name].shape
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5 if dtype == "f32" else 1e-13, atol=1e-6 if dtype == "f32" else 1e-14)
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (1, 0, 2)])
+def test_leading_axes_come_back(checkout, lead):
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((*lead, n, d)) for n, d in ((4, 3), (5, 3), (5, 2)))
+    for target in ("reference", "dnf", "onf", "c"):
+        out = call("attention_forward", Q=q, K=k, V=v, form="full_lse", target=target, root=checkout)
+        assert out["out"].shape == (*lead, 4, 2) and out["lse"].shape == (*lead, 4)
+
+
+def test_a_scalar_has_a_default_and_can_be_given(checkout):
+    half = call("attention_forward", Q=Q, K=K, V=V, scale=0.5, root=checkout)["out"]
+    np.testing.assert_array_equal(half, call("attention_forward", Q=Q, K=K, V=V, root=checkout)["out"])  # 1/√4
+    assert np.abs(call("attention_forward", Q=Q, K=K, V=V, scale=1.0, root=checkout)["out"] - half).max() > 1e-3
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"K": K[:, :3]}, "d_k is 4 in Q and 3 in K"), ({"V": V[:2]}, "kv_len is 3 in K and 2 in V"), ({"V": None}, "V is missing"),
+    ({"Q": Q[0]}, r"Q has shape \(4,\)"), ({"Q": Q[None]}, "leading axes differ"), ({"scale": np.ones(2)}, r"scale has shape \(2,\)"),
+])
+def test_shapes_that_do_not_conform(checkout, change, message):
+    given = {k: v for k, v in ({"Q": Q, "K": K, "V": V} | change).items() if v is not None}
+    with pytest.raises(LabError, match=message) as e:
+        call("attention_forward", given, root=checkout)
+    assert e.value.hint
+
+
+@pytest.mark.parametrize(("options", "hint"), [
+    ({"target": "C"}, "c, fortran"), ({"form": "casual"}, "causal"), ({"variant": "onlin", "target": "c"}, "online"), ({"dtype": "f16"}, "f32"), ({"isa": "avx", "target": "onf"}, "avx2"), ({"q": Q}, "Q")])
+def test_a_wrong_name_gets_the_nearest(checkout, options, hint):
+    with pytest.raises(ConfigError) as e:
+        call("attention_forward", {"Q": Q, "K": K, "V": V}, root=checkout, **options)
+    assert hint in e.value.hint
+
+
+def test_from_python_in_one_line_and_from_a_file(checkout, tmp_path):
+    np.savez(tmp_path / "in.npz", Q=Q, K=K, V=V)
+    call_file("attention_forward", tmp_path / "in.npz", tmp_path / "out.npz", root=checkout)
+    with np.load(tmp_path / "out.npz") as data:
+        np.testing.assert_array_equal(data["out"], moapipe.call("attention_forward", Q=Q, K=K, V=V, root=checkout)["out"])
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    with pytest.raises(LabError, match="cannot read arrays"):
+        call_file("attention_forward", tmp_path / "bad.npz", tmp_path / "out.npz", root=checkout)
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, moapipe; print([m for m in ('numpy', 'pydantic', 'sympy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    with pytest.raises(AttributeError):
+        moapipe.cell  # noqa: B018
