@@ -18,7 +18,7 @@ from typing import Literal, assert_never
 
 from moapipe.errors import MoapipeError
 from moapipe.lab import build as building
-from moapipe.lab.experiment import MachineFile, machine_file, native_isa, resolve_isa
+from moapipe.lab.experiment import MachineFile, machine_file, resolve_isa
 from moapipe.lab.kernel import DTYPES
 from moapipe.machine import topology
 from moapipe.targets.isa import isa_named
@@ -37,10 +37,10 @@ PROBES = {
                              " if (s /= 14.0_real64 .or. omp_get_max_threads() < 1) error stop 1\nend program\n"),
 }
 TORCH = (
-    "import json, torch; c = torch.__config__.show(); "
-    "blas = next((p.split('=', 1)[1] for p in c.replace('\\n', ',').split(',') if p.strip().startswith('BLAS_INFO=')), 'unknown'); "
+    "import json, re, torch; found = re.search(r'\\bBLAS_INFO=(\\w+)', torch.__config__.show()); "
     "x = torch.ones(1, 1, 4, 4); torch.nn.functional.scaled_dot_product_attention(x, x, x); "
-    "print(json.dumps({'version': torch.__version__, 'blas': blas, 'threads': torch.get_num_threads(), 'capability': torch.backends.cpu.get_cpu_capability()}))"
+    "print(json.dumps({'version': torch.__version__, 'blas': found[1] if found else 'unknown', 'threads': torch.get_num_threads(), "
+    "'capability': torch.backends.cpu.get_cpu_capability()}))"
 )
 
 
@@ -106,7 +106,7 @@ def _python(place: Place) -> Iterator[Finding]:
 
 
 def _isa(place: Place) -> Iterator[Finding]:
-    here, asked = native_isa(), resolve_isa("auto", place.machine)
+    here, asked = topology.native_isa(), resolve_isa("auto", place.machine)
     row = isa_named(asked)
     text = f"{asked}, vectors of {row.vector_bytes} bytes, {row.registers} registers"
     if here == asked or isa_named(here).vector_bytes > row.vector_bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moapipe.errors import ConfigError
-from moapipe.lab.experiment import Build
+from moapipe.lab.experiment import Build, Experiment, Group
 
 
 def root(start: Path | None = None) -> Path:
@@ -32,3 +32,23 @@ def built(build: Build, machine: str) -> Path:
 def validated(build: Build, machine: str) -> Path:
     """validation.json."""
     return Path("results/validate") / build.path() / machine / "validation.json"
+
+
+def calibrated(machine: str) -> Path:
+    """calibration.json."""
+    return Path("results/calibrate") / machine / "calibration.json"
+
+
+def folder(e: Experiment) -> Path:
+    """dataset.nc, table.txt, charts/ and archive.txt of an experiment on its machine, and what its groups have."""
+    return Path("results") / e.name / e.file.machine
+
+
+def predicted(e: Experiment, group: Group) -> Path:
+    """prediction.json."""
+    return folder(e) / "predict" / group.path() / "prediction.json"
+
+
+def recorded(e: Experiment, group: Group) -> Path:
+    """record.nc."""
+    return folder(e) / "bench" / group.path() / "record.nc"
