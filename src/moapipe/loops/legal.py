@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, maximum, minimum, simplify, subtract
+from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, maximum, minimum, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, variables
 from moapipe.loops.onf import Accumulate, Alloc, Body, Leaf, Loop, leaves, read, statements, written
 
@@ -69,12 +69,28 @@ def _alternatives(e: Scalar, name: str) -> tuple[Scalar, ...]:
             return (e,)
 
 
+def is_natural(e: Scalar) -> bool:
+    """The expression is seen to be non-negative; sizes and loop variables are."""
+    match e:
+        case Num(v):
+            return v >= 0
+        case Var():
+            return True
+        case Op("max", (a, b)):
+            return is_natural(a) or is_natural(b)
+        case Op("+" | "*" | "//" | "min", (a, b)):
+            return is_natural(a) and is_natural(b)
+        case _:
+            return False
+
+
 def span(form: Affine, inner: Mapping[str, Loop]) -> tuple[int, int] | None:
     """Least and largest value of the part of `form` in constants and `inner` variables; None when a range is symbolic."""
     least = most = form.get(1, 0)
     for atom, c in form.items():
         if isinstance(atom, Var) and atom.name in inner:
             lo, hi = (constant(e) for e in hull(inner[atom.name]))
+            lo = 0 if lo is None and is_natural(inner[atom.name].lo) else lo
             if lo is None or hi is None:
                 return None
             ends = (c * lo, c * max(lo, hi - 1))
@@ -279,9 +295,11 @@ def _beyond_select(c: Scalar, x: Scalar, y: Scalar, arrays: Mapping[str, Beyond]
     if set(conjuncts(c)) & false:
         return beyond(y, arrays, false)
     a, b = beyond(x, arrays, false), beyond(y, arrays, false)
-    match c:
-        case Op("==", (z, Num(v))) if v == -inf and z == y and _is_finite(a) and b in ("below", "finite"):
+    match c, y:
+        case Op("==", (z, Num(v))), _ if v == -inf and z == y and _is_finite(a) and b in ("below", "finite"):
             return "finite"  # select(m == -inf, finite, m)
+        case Op("==", (t, Num(0))), Op("/", (w, same)) if t == same and beyond(w, arrays, false) == 0.0 and _is_finite(beyond(t, arrays, false)):
+            return _join(a, 0.0)  # select(t == 0, a, 0/t)
         case _:
             return _join(a, b)
 

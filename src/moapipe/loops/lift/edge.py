@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from moapipe.algebra.index import Affine, affine, combine, constant, expression, extreme, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import UNIT, Beyond, accesses, always, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least
+from moapipe.loops.legal import UNIT, Beyond, accesses, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least
 from moapipe.loops.lift.scope import (
     Names,
     after_nest,

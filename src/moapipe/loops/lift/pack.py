@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moapipe.algebra.index import add
 from moapipe.algebra.scalar import Num, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import Access, accesses, negation
-from moapipe.loops.lift.scope import Names, after_nest, axes_in, covered, fresh, known, listed, nest, nest_loops, only_leaf, refusal, with_arrays
+from moapipe.loops.legal import Access, accesses, hull, negation
+from moapipe.loops.lift.scope import (
+    Names,
+    after_nest,
+    axes_in,
+    covered,
+    fresh,
+    known,
+    listed,
+    nest,
+    nest_loops,
+    only_leaf,
+    refusal,
+    with_arrays,
+)
 from moapipe.loops.onf import Alloc, Array, Assign, Body, Kernel, Leaf, Loop, Stmt, map_references, map_statements, written
 
 
@@ -59,13 +71,21 @@ def _copy(use: Access, into: str, index: Names, at: str, fill: float | None) -> 
         raise refusal("stage", f"{use.ref.array} {listed(loose)}", f"axes {listed(loose)} are neither in the layout nor fixed at {at or 'the root'}")
     by = {l.var: l for l in use.loops}
     loops = [replace(by[v], kind="serial", mark="") for v in index]
-    for l in loops:
-        if needs := (variables(l.lo) | variables(l.hi)) & set(names) - outside:
-            raise refusal("stage", f"{use.ref.array} {l.var}", f"the bound {text(l.hi)} of {l.var} needs {listed(needs)}", "stage before clip and skip")
+    for i, l in enumerate(loops):
+        if needs := (variables(l.lo) | variables(l.hi)) & set(names) - outside - set(index[:i]):
+            raise refusal("stage", f"{use.ref.array} {l.var}", f"the bound {text(l.hi)} of {l.var} needs {listed(needs)}", "stage before skip, or order the index")
     guards = tuple(w for w in use.leaf.where if variables(w) & wanted and variables(w) & set(names) <= set(index) | outside)
     leaf = Assign(Ref(into, tuple(Var(v) for v in index)), use.ref, guards, into)
     nests = (leaf, *(_complement(leaf, guards, fill) if fill is not None else ()))
-    return tuple(s for q in nests for s in nest(loops, (q,))), tuple(add(l.hi) for l in loops)
+    return tuple(s for q in nests for s in nest(loops, (q,))), tuple(_extent(use, l, index, outside) for l in loops)
+
+
+def _extent(use: Access, l: Loop, index: Names, outside: set[str]) -> Scalar:
+    """The extent of one axis of the copy, free of loop variables."""
+    hi = hull(l, frozenset(index))[1]
+    if loose := variables(hi) & (set(index) | outside):
+        raise refusal("stage", f"{use.ref.array} {l.var}", f"the extent {text(hi)} of {l.var} changes with {listed(loose)}")
+    return hi
 
 
 def _complement(leaf: Assign, guards: tuple[Scalar, ...], value: float) -> tuple[Assign, ...]:

@@ -20,7 +20,7 @@ from moapipe.loops.lift.fold import accumulate_in, online, privatise, recompute
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
-from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent
+from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
 from moapipe.loops.onf import Kernel, Loop, definitions, statements, verify
 
@@ -58,7 +58,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
     online, privatise, accumulate_in, recompute,
-    contract, alias, block, layout, pad_extent, stage, fill,
+    contract, alias, block, layout, pad_extent, stream, stage, fill,
     mask, pad, hoist_mask, skip,
     register_tile, sink_scale,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, ext
 from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, text, variables
 from moapipe.loops.legal import Access, accesses, always, hull, span
 from moapipe.loops.lift.scope import Names, listed, refusal, temporary, with_arrays, without_alloc
-from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references, statements
+from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references, read, statements
 
 
 def contract(k: Kernel, *, array: Names) -> Kernel:
@@ -164,3 +164,11 @@ def pad_extent(k: Kernel, *, array: str, dim: int, to: int) -> Kernel:
     wide = multiply(ceil_div(a.shape[dim], to), to)
     return with_arrays(k, k.body, change=(replace(a, shape=(*a.shape[:dim], wide, *a.shape[dim + 1 :])),))
 
+
+
+def stream(k: Kernel, *, array: str) -> Kernel:
+    """Let a target store an output past the caches, for results larger than they are. Legal when the kernel never reads it."""
+    a = k.array(array)
+    if a.space != "output" or array in read(k.body):
+        raise refusal("stream", array, f"{array} is an {a.space}" if a.space != "output" else f"{array} is read again", "accumulate_in a temporary")
+    return with_arrays(k, k.body, change=(replace(a, stream=True),))
