@@ -14,7 +14,7 @@ from math import prod
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Ref, Scalar
 from moapipe.loops.domain import Cases, Domain
-from moapipe.loops.lattice import EMPTY, Linear, System, combine, conjunction, project, replace_variable, system
+from moapipe.loops.lattice import EMPTY, Linear, System, Terms, combine, conjunction, project, replace_variable, system
 from moapipe.loops.onf import Kernel, Loop
 from moapipe.loops.points import Bounds, count, tighten
 from moapipe.loops.site import Life, Site, lives
@@ -98,7 +98,29 @@ def image(s: System, entries: list[Linear]) -> Image:
         entries = [_replaced(c, x, by) for c in entries]
     s = conjunction(s, system(inequalities))
     s, _, exists = project(s, [v for v in s.variables() if v[0] != "$"])
-    return Image(s, exists)
+    return Image(_named(s, exists), exists)
+
+
+def _named(s: System, exists: frozenset[str]) -> System:
+    """Name every variable that the others determine by what determines it: x is ⌈-r/c⌉ where 0 <= c·x + r < c. Images of
+    different references then share it, instead of each having its own."""
+    while True:
+        todo = {v for v in s.variables() if v[0] not in "$⌈"} - exists
+        found = next(((x, row) for x in sorted(todo) for row in s.rows if _determines(s, row, x, (todo | exists) - {x})), None)
+        if found is None:
+            return s
+        x, (terms, constant) = found
+        rest = " ".join(f"{c}{v}" for v, c in terms if v != x)
+        s = replace_variable(s, x, {f"⌈{constant} {rest} / {dict(terms)[x]}⌉": 1})
+
+
+def _determines(s: System, row: tuple[Terms, int], x: str, unknown: set[str] | frozenset[str]) -> bool:
+    terms, constant = row
+    c = dict(terms)
+    if c.get(x, 0) <= 0 or unknown & set(c):
+        return False
+    opposite = tuple((v, -k) for v, k in terms)
+    return any(t == opposite and constant + k < c[x] for t, k in s.rows)
 
 
 def _within(name: str, e: Linear, bounds: Bounds) -> tuple[Linear, Linear]:
@@ -112,8 +134,8 @@ def _replaced(c: Linear, x: str, by: Linear) -> Linear:
 
 
 def intersection(a: Image, b: Image) -> Image:
-    """Foreign variables of the two are kept apart."""
-    foreign = {v for v in a.system.variables() if v[0] != "$"}
+    """Foreign variables of the two are kept apart, but for those whose name says what they are."""
+    foreign = {v for v in a.system.variables() if v[0] not in "$⌈"}
     s, exists = b.system, set(b.exists)
     for v in sorted(foreign & s.variables()):
         fresh = v + "'"

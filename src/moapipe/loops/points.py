@@ -143,9 +143,6 @@ def _groups(s: System) -> list[System]:
 
 
 def _count_group(s: System, bounds: Bounds, exists: frozenset[str], order: tuple[str, ...]) -> int:
-    if prod(hi - lo + 1 for lo, hi in bounds.values()) >= 1 << 62 and len(bounds) > 1:
-        bounds_text = ", ".join(f"{v} in {lo}..{hi}" for v, (lo, hi) in sorted(bounds.items()))
-        raise LiftError(f"too many points to count: {bounds_text}")
     if len(bounds) == 1:
         ((v, (lo, hi)),) = bounds.items()
         return 1 if v in exists else hi - lo + 1
@@ -206,11 +203,22 @@ def _sum_one(v: str, rows: list[tuple[dict[str, int], int]], tables: list[Table]
         return names, _fit(np.maximum(high - low + 1, 0), names, bounds)
     weight = np.ones((), np.int64)
     for t in tables:
-        weight = weight * _spread(t, (*names, v))
+        weight = _product(weight, _spread(t, (*names, v)))
+    _fits(float(weight.max(initial=0)) * (hi - lo + 1))
     prefix = np.concatenate([np.zeros((*weight.shape[:-1], 1), np.int64), np.cumsum(weight, axis=-1)], axis=-1)
     first = np.clip(low - lo, 0, hi - lo + 1)
     last = np.clip(high - lo + 1, first, hi - lo + 1)
     return names, _fit(_gather(prefix, last, names) - _gather(prefix, first, names), names, bounds)
+
+
+def _product(a: Values, b: Values) -> Values:
+    _fits(float(a.max(initial=0)) * float(b.max(initial=0)))
+    return a * b
+
+
+def _fits(bound: float) -> None:
+    if bound >= 2.0**62:
+        raise LiftError(f"a count of up to {bound:.1e} points does not fit 62 bits")
 
 
 def _gather(prefix: Values, at: Values, names: tuple[str, ...]) -> Values:
@@ -252,13 +260,15 @@ def _enumerate(s: System, bounds: Bounds, variables: list[str], tables: list[Tab
         lengths = np.maximum(high - low + 1, 0)
         mine = [t for t in tables if v in t[0] and all(u in columns or u == v for u in t[0])]
         if k == len(variables) - 1 and not mine:
+            _fits(float((weight.astype(float) * lengths).sum()))
             return int((weight * lengths).sum())
         at = np.repeat(np.arange(len(lengths)), lengths)
         start = np.cumsum(lengths) - lengths
         columns = {u: x[at] for u, x in columns.items()} | {v: np.arange(len(at), dtype=np.int64) - start[at] + low[at]}
         weight = weight[at]
         for names, values in mine:
-            weight = weight * values[tuple(columns[u] - bounds[u][0] for u in names)]
+            weight = _product(weight, values[tuple(columns[u] - bounds[u][0] for u in names)])
+    _fits(float(weight.astype(float).sum()))
     return int(weight.sum())
 
 
