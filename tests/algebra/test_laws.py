@@ -60,7 +60,7 @@ def trailing_scale() -> Dnf:
     return kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K), index="p") * (S / 2)), outputs=("x",))
 
 
-def mixture(guarded: bool, *, own_divisor: bool = False) -> Dnf:
+def mixture(guarded: bool, *, own_divisor: bool = False, late: bool = False) -> Dnf:
     """(Σ_k p·v) ÷ t, where an empty fold would divide 0 by 0; with `own_divisor` the divisor moves with the result's last axis."""
     x = scores()
     p = Definition("p", ("i", "k"), moa.exp(x.array))
@@ -72,12 +72,21 @@ def mixture(guarded: bool, *, own_divisor: bool = False) -> Dnf:
         return moa.select(moa.equal(total, 0), 0, row / total) if guarded else row / (total + 1)
 
     out = Definition("out", ("i", "e"), moa.omega(share, (0, 0) if own_divisor else (1, 0), o.array, u.array))
-    return kernel(x, p, t, o, *([u] if own_divisor else []), out, outputs=("out",))
+    return kernel(x, p, *((o, t) if late else (t, o)), *([u] if own_divisor else []), out, outputs=("out",))
+
+
+def crossed() -> Dnf:
+    """The result reads the sum with its axes exchanged: o[j,i] ÷ t[i], where the divisor moves with the sum's second axis."""
+    w = Definition("w", ("i", "k"), moa.exp(moa.inner("+", "*", K, moa.transpose(K), index="p")))
+    o = Definition("o", ("i", "j"), moa.inner("+", "*", w.array, w.array + 1, index="k"))
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, w.array))
+    out = Definition("out", ("i", "j"), moa.omega(lambda row, total: row / total, (1, 0), moa.transpose(o.array), t.array))
+    return kernel(w, t, o, out, outputs=("out",))
 
 
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
-    "divide_first": (lambda: mixture(True), lambda: mixture(False)),
+    "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
 REFUSED: dict[str, Callable[[], Dnf]] = {
@@ -182,3 +191,8 @@ def test_any_grouping_gives_softmax(s: list[float], data: st.DataObject) -> None
     assert total[0] == peak
     np.testing.assert_allclose(total[1], weights.sum(), rtol=1e-13)
     np.testing.assert_allclose(total[2], weights @ v, rtol=1e-12, atol=1e-13)
+
+
+def test_divide_first_wants_the_sum_at_its_own_index() -> None:
+    with pytest.raises(AlgebraError, match="divide_first finds no"):
+        LAWS["divide_first"].apply(crossed())

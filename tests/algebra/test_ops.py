@@ -85,6 +85,9 @@ CASES: list[tuple[str, str, Callable[[], Expr]]] = [
     ("omega", "private and shared frames", lambda: moa.omega(lambda x, y: x - y, (0, 1), moa.outer("+", V, W), moa.outer("*", W, V))),
     ("omega", "nested", lambda: moa.omega(lambda x, y: moa.omega(lambda r, s: r * s, (1, 0), x, moa.omega(lambda q: moa.reduce("max", q), 1, y)), (2, 2), A, C)),
     ("omega", "an outer cell in the inner function", lambda: moa.omega(lambda x: moa.omega(lambda r: r + moa.reduce("+", x), 1, x), 2, A)),
+    ("omega", "an outer cell that is itself made by Ω",
+     lambda: moa.omega(lambda x: moa.omega(lambda r: r + moa.reduce("+", x), 1, x), 2, moa.omega(moa.reverse, 1, A))),
+    ("omega", "shared and private frames", lambda: moa.omega(lambda x, y: x - y, (1, 0), moa.outer("*", W, V), moa.outer("+", V, W))),
     ("omega", "MOAL matrix product", lambda: moal_product(moa.reduce("+", A), moa.transpose(B))),
 ]
 

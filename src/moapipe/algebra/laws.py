@@ -164,7 +164,8 @@ def divide_first(d: Dnf) -> Dnf:
     for n in d.normals:
         quotient = _quotient(n.value)
         folded = next((m for m in d.normals if quotient and m.name == quotient[0].array), None)
-        term = _divisible(folded, quotient[1]) if folded and quotient and folded.name not in d.outputs else None
+        same = folded is not None and quotient is not None and n.axes == folded.axes and quotient[0].index == tuple(Var(v) for v, _ in n.axes)
+        term = _divisible(folded, quotient[1]) if folded and quotient and same and folded.name not in d.outputs else None
         if term is None or folded is None or quotient is None or sum(quotient[0].array in {r.array for r in references(x.value)} for x in d.normals) != 1:
             continue
         fold, weight, other = term
@@ -175,9 +176,9 @@ def divide_first(d: Dnf) -> Dnf:
         back = {i.name: Var(v) for i, (v, _) in zip(weight.index, old.axes, strict=True) if isinstance(i, Var)}
         whole = substitute(n.value, back)
         share = Normal(name, old.axes, _replaced(whole, substitute(quotient[0], back), Ref(old.name, tuple(Var(v) for v, _ in old.axes))))
-        at = out.index(folded)
-        out[at : at + 1] = [share, replace(folded, value=replace(fold, body=Op("*", (Ref(name, weight.index), other))))]
-        out[out.index(n)] = replace(n, value=quotient[0])
+        out.remove(folded)                     # its only reader is n: there w, v and what divides are all defined
+        at = out.index(n)
+        out[at: at + 1] = [share, replace(folded, value=replace(fold, body=Op("*", (Ref(name, weight.index), other)))), replace(n, value=quotient[0])]
     if len(out) == len(d.normals):
         raise AlgebraError("divide_first finds no (Σ w·v)/t", where=d.name, hint="it needs a definition that divides a sum of products of a definition w by a t without its axis")
     return with_normals(d, tuple(out))
