@@ -34,22 +34,22 @@ def compiler(target: str) -> str | None:
     return shutil.which(TARGETS[target].compiler)
 
 
-def build(source, target: str, isa: str, dtype: str, folder: Path, tile=None, extra=()) -> ctypes.CDLL:
+def build(source, target: str, isa: str, dtype: str, folder: Path, extra=()) -> ctypes.CDLL:
     """A shared library; warnings are errors."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / source.manifest["source"]
     text.write_text(source.text)
-    command = [compiler(target), *flags(target, isa, dtype, tile), *extra, *STRICT[target], "-shared", text.name, "-o", "kernel.so", "-lm"]
+    command = [compiler(target), *flags(target, isa, dtype), *extra, *STRICT[target], "-shared", text.name, "-o", "kernel.so", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr[:4000]}\n{source.text}"
     return ctypes.CDLL(str(folder / "kernel.so"))
 
 
-def listing(source, target: str, isa: str, dtype: str, folder: Path, tile=None, extra=()) -> str:
+def listing(source, target: str, isa: str, dtype: str, folder: Path, extra=()) -> str:
     """The assembler text of the same build."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / source.manifest["source"]).write_text(source.text)
-    command = [compiler(target), *flags(target, isa, dtype, tile), *extra, "-S", source.manifest["source"], "-o", "kernel.s"]
+    command = [compiler(target), *flags(target, isa, dtype), *extra, "-S", source.manifest["source"], "-o", "kernel.s"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return (folder / "kernel.s").read_text()
 

@@ -33,7 +33,7 @@ def test_too_many_accumulators_are_refused(target, isa, dtype, tmp_path):
     v, rows = ISAS[isa].lanes(dtype), ISAS[isa].registers
     source = emit(tiles.product(rows, v), target, isa, dtype)
     with pytest.raises(TargetError, match=r"tile product.*\n? *hint: take fewer rows|tile product"):
-        gate(listing(source, target, isa, dtype, tmp_path, {"MR": rows}), source.tiles, isa, dtype)
+        gate(listing(source, target, isa, dtype, tmp_path), source.tiles, isa, dtype)
 
 
 @pytest.mark.skipif(not compiler("fortran"), reason="no gfortran")

@@ -117,7 +117,7 @@ def version(command: str) -> str:
 
 def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: Path, folder: Path) -> tuple[tuple[str, ...], ...]:
     """Argument lists in order: text to listing, listing to library; CUDA: text to a device binary."""
-    given = (compiler.command, *flags(b.target, b.isa, b.dtype, manifest["params"]), *compiler.flags)
+    given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
     if b.target == "cuda":
         return ((*given, "-cubin", str(source), "-o", str(folder / "kernel.cubin")),)
     modules = ("-J", str(folder)) if b.target == "fortran" else ()

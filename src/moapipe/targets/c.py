@@ -127,5 +127,5 @@ C = Target(
     branch=("if ({0}) {{", "}} else {{", "}}"), hints={},
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file,
-    compiler="gcc", flags=("-std=gnu17", "-ffp-contract=fast", *GNU), tile_flags=(),
+    compiler="gcc", flags=("-std=gnu17", "-ffp-contract=fast", *GNU),
 )

@@ -201,5 +201,4 @@ FORTRAN = Target(
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",
     flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *GNU),
-    tile_flags=(),
 )

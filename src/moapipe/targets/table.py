@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from moapipe.errors import TargetError
 from moapipe.targets.c import C
 from moapipe.targets.fortran import FORTRAN
-from moapipe.targets.isa import isa_named, tile_parameters
+from moapipe.targets.isa import element_bytes, isa_named
 from moapipe.targets.target import Target
 
 TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN)}
@@ -20,10 +18,9 @@ def target_named(name: str) -> Target:
     return TARGETS[name]
 
 
-def flags(target: str, isa: str, dtype: str, tile: Mapping[str, int] | None = None) -> tuple[str, ...]:
-    """The compiler's flags for one build, without `-shared`, `-S`, input and output; `tile` defaults to the rule's tile."""
+def flags(target: str, isa: str, dtype: str) -> tuple[str, ...]:
+    """The compiler's flags for one build, without `-shared`, `-S`, input and output."""
     row, machine = target_named(target), isa_named(isa)
-    parameters = {**tile_parameters(isa, dtype), **(tile or {})}
+    element_bytes(dtype)
     march = (f"-march={machine.march}",) if machine.march else ()
-    wide = machine.wide if row.compiler != "nvcc" else ()
-    return (*row.flags, *(march if row.compiler != "nvcc" else ()), *wide, *(f.format(**parameters) for f in row.tile_flags))
+    return (*row.flags, *march, *machine.wide) if row.compiler != "nvcc" else row.flags

@@ -120,7 +120,7 @@ class Target:
     scalar, vector, integer   templates {0} {1} {2} of the functions on elements, on vectors and on 64-bit integers;
                a missing vector function makes its lane loop a scalar loop
     prepare    rewrites the loop nest into what the language can write
-    compiler, flags, tile_flags   how a build calls it; `tile_flags` name tile parameters, as in `={MR}`
+    compiler, flags   how a build calls it
     hints      what stands before a loop of this kind ({0} its extent)
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -158,7 +158,6 @@ class Target:
     file: Callable[[str, Unit, tuple[str, ...]], str]
     compiler: str
     flags: tuple[str, ...]
-    tile_flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
