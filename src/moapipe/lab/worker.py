@@ -55,7 +55,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false"}
-        command = [sys.executable, "-m", "moapipe.lab.worker"]
+        command = [sys.executable, "-c", "from moapipe.lab.worker import serve; serve()"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._send(self.start)
         return self
@@ -173,7 +173,3 @@ def _faults(buffers: Mapping[str, Guarded], work: Guarded, inputs: int, before: 
         if left := int(np.count_nonzero(b.data.view(pattern.dtype) == pattern)):
             out.append(f"{name}: {left} elements were never written")
     return out
-
-
-if __name__ == "__main__":
-    serve()
