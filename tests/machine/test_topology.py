@@ -5,7 +5,7 @@ import os
 import pytest
 
 from moapipe.errors import LabError
-from moapipe.machine.topology import allowed_cpus, cpu_quota, from_xml, parse_list, parse_mask, probe
+from moapipe.machine.topology import allowed_cpus, cpu_quota, from_xml, parse_list, parse_mask, probe, throttled_periods
 
 CORE = '<object type="Core" os_index="{i}" cpuset="{m}"><object type="PU" os_index="{i}" cpuset="{m}"/></object>'
 
@@ -83,3 +83,41 @@ def test_quota_of_version_1(tmp_path, limit, quota):
     (tmp_path / "cpu" / "job" / "cpu.cfs_period_us").write_text("100000")
     (tmp_path / "self").write_text("3:cpu,cpuacct:/job\n2:memory:/job\n")
     assert cpu_quota(tmp_path, tmp_path / "self") == quota
+
+
+def smt(cores: int, ways: int) -> str:
+    """hwloc's XML of cores with several hardware threads, numbered as Linux does: second threads after all first ones."""
+    objects = ""
+    for c in range(cores):
+        mask = hex(sum(1 << (c + w * cores) for w in range(ways)))
+        objects += f'<object type="L2Cache" cpuset="{mask}" cache_size="1048576"><object type="Core" cpuset="{mask}"/></object>'
+    return f'<topology><object type="L3Cache" cpuset="{hex((1 << cores * ways) - 1)}" cache_size="33554432">{objects}</object></topology>'
+
+
+@pytest.mark.parametrize("threads, expected", [(1, (0,)), (2, (0, 1)), (4, (0, 1, 2, 3)), (6, (0, 1, 2, 3, 4, 5)), (9, (0, 1, 2, 3, 4, 5, 6, 7))])
+def test_threads_get_cores_before_hardware_threads(threads, expected):
+    assert from_xml(smt(4, 2), range(8)).places(threads) == expected
+
+
+@pytest.mark.parametrize("allowed, threads, expected", [([2, 3, 6], 2, (2, 3)), ([1, 5], 2, (1, 5)), ([7], 3, (7,))])
+def test_places_stay_inside_a_mask_with_holes(allowed, threads, expected):
+    assert from_xml(smt(4, 2), allowed).places(threads) == expected
+
+
+def test_no_thread_has_no_place():
+    with pytest.raises(LabError, match="0 threads"):
+        from_xml(smt(4, 2), range(8)).places(0)
+
+
+@pytest.mark.parametrize("level, threads, expected", [("L2", 4, 1), ("L2", 8, 2), ("L3", 1, 1), ("L3", 3, 3), ("L3", 4, 4), ("L3", 8, 8), ("L4", 8, 1)])
+def test_sharers_of_a_cache(level, threads, expected):
+    assert from_xml(smt(4, 2), range(8)).sharers(level, threads) == expected
+
+
+def test_throttling_is_counted_over_all_levels(tmp_path):
+    (tmp_path / "cgroup").write_text("0::/a/b\n4:cpu,cpuacct:/c\n")
+    for folder, text in (("a/b", "nr_periods 9\nnr_throttled 3\n"), ("a", "nr_throttled 4\n"), ("cpu/c", "nr_throttled 5\n")):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "cpu.stat").write_text(text)
+    assert throttled_periods(tmp_path, tmp_path / "cgroup") == 12
+    assert throttled_periods(tmp_path / "none", tmp_path / "cgroup") == 0

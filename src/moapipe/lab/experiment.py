@@ -7,8 +7,6 @@ inside one job. The Snakefile imports this module, so nothing heavy is imported 
 from __future__ import annotations
 
 import hashlib
-import platform
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -20,6 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from moapipe.errors import ConfigError
 from moapipe.lab.document import Strict, choose, load
 from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, engine_digest, scan, sizes_at, variant_digest
+from moapipe.machine.topology import native_isa
 from moapipe.targets.isa import ISAS
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
@@ -188,20 +187,6 @@ def resolve_isa(name: str, machine: MachineFile, where: str = "isa") -> str:
     if name == "auto":
         name = machine.isa if machine.isa != "auto" else native_isa()
     return choose(name, list(ISAS), "instruction set", where)
-
-
-def native_isa(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The widest row of ISAS that this processor runs."""
-    if platform.machine() in ("aarch64", "arm64"):
-        return "neon"
-    try:
-        found = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
-        return "plain"
-    flags = set(found.group(1).split()) if found else set()
-    if {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"} <= flags:
-        return "avx512"
-    return "avx2" if {"avx2", "fma"} <= flags else "plain"
 
 
 def _check_work(kernel: KernelFile, work: Work, where: str) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from moapipe.lab import experiment
 from moapipe.lab.verdict import VERDICTS
 
 SCHEMA = 1                    # raise when a variable changes its meaning
@@ -110,7 +111,7 @@ VARIABLES: dict[str, Variable] = {
     "baseline_error": _number(_CASE, "validated", "error of PyTorch on the same inputs", "1"),
 }
 
-BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype", "machine")
+BUILD_AXES = (*experiment.BUILD_AXES, "machine")
 KEY = (*BUILD_AXES, "label", "threads")         # no two cases of a dataset share it
 
 ATTRIBUTES: dict[str, str] = {

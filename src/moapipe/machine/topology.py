@@ -36,7 +36,7 @@ class Cache:
 @dataclass(frozen=True)
 class Topology:
     """The machine as this process may use it. `cpus` are the allowed ones; counts of sockets, memory nodes and cores cover those
-    that hold an allowed CPU; caches are data or unified, nearest first."""
+    that hold an allowed CPU; `siblings` are the allowed CPUs of each core; caches are data or unified, nearest first."""
 
     model: str
     architecture: str
@@ -44,6 +44,7 @@ class Topology:
     numa_nodes: int
     cores: int
     cpus: tuple[int, ...]
+    siblings: tuple[tuple[int, ...], ...]
     caches: tuple[Cache, ...]
     memory_bytes: int
     source: str
@@ -56,6 +57,22 @@ class Topology:
 
     def cache(self, level: str) -> Cache | None:
         return next((c for c in self.caches if c.level == level), None)
+
+    def places(self, threads: int) -> tuple[int, ...]:
+        """The CPUs for `threads` threads, one each: cores in order, close together, second hardware threads only when cores run out.
+        With more threads than CPUs, all CPUs: then threads share."""
+        if threads < 1:
+            raise LabError(f"{threads} threads", hint="ask for one thread or more")
+        width = max(map(len, self.siblings))
+        return tuple(core[k] for k in range(width) for core in self.siblings if k < len(core))[:threads]
+
+    def sharers(self, level: str, threads: int) -> int:
+        """How many of `threads` threads, placed by `places`, share the fullest instance of a cache level; 1 when there is none."""
+        found = self.cache(level)
+        if found is None:
+            return 1
+        each = max(1, len(self.cpus) // self.cores)
+        return max(1, min(threads, found.shared_by // each if threads <= self.cores else found.shared_by))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,8 +119,15 @@ def from_xml(text: str, allowed: Iterable[int]) -> Topology:
     memory = sum(int(o.get("local_memory", "0")) for o in nodes)
     return Topology(
         model.strip(), platform.machine(), max(1, count["Package"]), max(1, len(nodes)), count["Core"] or len(cpus), tuple(sorted(cpus)),
-        _caches(mine), memory or _memory(), "hwloc",
+        _siblings((s for t, _, s in mine if t == "Core"), cpus), _caches(mine), memory or _memory(), "hwloc",
     )
+
+
+def _siblings(cores: Iterable[Iterable[int]], cpus: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+    """The CPUs of each core in order; a CPU that no core claims is one by itself."""
+    found = {tuple(sorted(core)) for core in cores if core}
+    claimed = {cpu for core in found for cpu in core}
+    return tuple(sorted(found | {(cpu,) for cpu in cpus if cpu not in claimed}))
 
 
 def _caches(objects: Iterable[tuple[str, ET.Element, frozenset[int]]]) -> tuple[Cache, ...]:
@@ -148,7 +172,8 @@ def _from_sys(cpus: tuple[int, ...]) -> Topology:
         cores.add(_read(place / "core_cpus_list") or _read(place / "thread_siblings_list") or str(c))
         sockets.add(_read(place / "physical_package_id") or "0")
     nodes = [n for n in (SYS / "node").glob("node[0-9]*") if parse_list(_read(n / "cpulist")) & mine]
-    return Topology(_model(), platform.machine(), len(sockets), max(1, len(nodes)), len(cores), cpus, _sys_caches(cpus), _memory(), "sys")
+    siblings = _siblings((parse_list(core) & mine for core in cores), cpus)
+    return Topology(_model(), platform.machine(), len(sockets), max(1, len(nodes)), len(siblings), cpus, siblings, _sys_caches(cpus), _memory(), "sys")
 
 
 def _sys_caches(cpus: tuple[int, ...]) -> tuple[Cache, ...]:
@@ -178,20 +203,40 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+# ------------------------------------------------------------------ instruction set
+
+
+def native_isa(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The widest row of targets.isa.ISAS that this processor runs."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return "neon"
+    found = re.search(r"^flags\s*:(.*)$", _read(cpuinfo), re.MULTILINE)
+    flags = set(found.group(1).split()) if found else set()
+    if {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"} <= flags:
+        return "avx512"
+    return "avx2" if {"avx2", "fma"} <= flags else "plain"
+
+
 # ------------------------------------------------------------------ quota
 
 
 def cpu_quota(root: Path = CGROUP, membership: Path = Path("/proc/self/cgroup")) -> float | None:
     """CPUs' worth of time that the control group allows (cgroup v2 cpu.max, v1 cpu.cfs_quota_us); None without a limit."""
-    limits: list[float] = []
+    return min((limit for folder in _groups(root, membership) for limit in _limit(folder)), default=None)
+
+
+def throttled_periods(root: Path = CGROUP, membership: Path = Path("/proc/self/cgroup")) -> int:
+    """How often a quota has stopped this process's control groups so far, all levels together; 0 where nobody counts."""
+    counts = (re.search(r"^nr_throttled (\d+)$", _read(folder / "cpu.stat"), re.MULTILINE) for folder in _groups(root, membership))
+    return sum(int(found[1]) for found in counts if found)
+
+
+def _groups(root: Path, membership: Path) -> Iterable[Path]:
+    """Folders of the control groups that rule this process's CPU time, innermost first, of either version."""
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
-        base = root if not controllers else root / "cpu"
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for folder in _upwards(base, path):
-            limits += _limit(folder)
-    return min(limits, default=None)
+        if not controllers or "cpu" in controllers.split(","):
+            yield from _upwards(root if not controllers else root / "cpu", path)
 
 
 def _upwards(base: Path, path: str) -> Iterable[Path]:
