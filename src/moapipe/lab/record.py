@@ -18,7 +18,6 @@ import xarray as xr
 from moapipe.errors import RecordError
 from moapipe.lab import variable
 from moapipe.lab.experiment import PROTOCOL
-from moapipe.lab.experiment import PROTOCOL
 from moapipe.lab.file import write_bytes
 from moapipe.lab.variable import ATTRIBUTES, DTYPES, KEY, LEVELS, NOT_A_PARAMETER, SCHEMA, STATUSES, VARIABLES
 from moapipe.lab.verdict import VERDICTS
