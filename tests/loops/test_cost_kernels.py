@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from moapipe.algebra.dnf import reduce_definitions
-from moapipe.algebra.index import evaluate
-from moapipe.lab.kernel import names
+from moapipe.algebra.index import evaluate, parse
+from moapipe.algebra.laws import LAWS
+from moapipe.lab.kernel import names, scan
 from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
+from moapipe.loops.lift import apply_script
 from moapipe.loops.onf_json import from_json, to_json
 from moapipe.loops.share import lower
 
@@ -52,3 +54,29 @@ def test_naive_kernels(name, form):
     assert from_json(to_json(k)) == k
     for n in SIZES:
         assert_counted(k, n)
+
+
+@cache
+def steps(name, variant, form):
+    """Every state of a variant: the naive kernel, then one after each lift."""
+    file, module = scan(name, ROOT), kernel_module(name)
+    v = file.variants[variant]
+    dnf = reduce_definitions(name, module.definitions(form))[0]
+    for law in v.laws:
+        dnf = LAWS[law].apply(dnf)
+    naive = lower(dnf, v.inline)
+    params = TINY | {p: evaluate(parse(str(e)), TINY) for p, e in {**v.params, **v.tiny}.items()}
+    return (naive, *(s.kernel for s in apply_script(naive, v.lifts, params, module.FORMS[form])))
+
+
+VARIANTS = [(name, variant, form) for name in names(ROOT) for variant in scan(name, ROOT).variants for form in kernel_module(name).FORMS]
+
+
+@pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)
+def test_every_state_of_every_variant(name, variant, form):
+    states = steps(name, variant, form)
+    for k in dict.fromkeys(states):
+        assert_counted(k, 13)
+    for n in SIZES:
+        assert_counted(states[-1], n)
+    assert from_json(to_json(states[-1])) == states[-1]

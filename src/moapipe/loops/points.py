@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moapipe.errors import LiftError
-from moapipe.loops.lattice import EMPTY, Linear, System, Terms, linears, system
+from moapipe.loops.lattice import EMPTY, Linear, System, Terms, combine, linears, system
 
 Bounds = dict[str, tuple[int, int]]
 Values = NDArray[np.int64]
@@ -33,7 +33,7 @@ def count(s: System, exists: Iterable[str] = (), order: tuple[str, ...] = ()) ->
     """
     s, bounds = tighten(_merge(s, frozenset(exists)))
     out = 0 if s.empty else 1
-    for group in _groups(s):
+    for group in _groups(_needed(s)):
         out *= _count_group(group, {v: bounds[v] for v in group.variables()}, frozenset(exists), order) if out else 0
     return out
 
@@ -60,6 +60,22 @@ def profile(s: System, keep: tuple[str, ...]) -> Values:
     full = np.zeros([bounds[v][1] + 1 for v in keep], np.int64)
     full[tuple(slice(bounds[v][0], bounds[v][1] + 1) for v in keep)] = out * scale
     return full
+
+
+def _needed(s: System) -> System:
+    """Drop what the sum of two other constraints implies: fewer neighbours, smaller tables."""
+    rows = list(s.rows)
+    for row in s.rows:
+        others = [r for r in rows if r is not row and len(r[0]) > 1]
+        if len(row[0]) > 1 and any(_implies(a, b, row) for k, a in enumerate(others) for b in others[:k]):
+            rows.remove(row)
+    return System(tuple(rows), s.empty)
+
+
+def _implies(a: tuple[Terms, int], b: tuple[Terms, int], row: tuple[Terms, int]) -> bool:
+    total = combine({**dict(a[0]), "": a[1]}, {**dict(b[0]), "": b[1]})
+    constant = total.pop("", 0)
+    return total == dict(row[0]) and constant <= row[1]
 
 
 def _merge(s: System, exists: frozenset[str]) -> System:
