@@ -134,14 +134,22 @@ PICK = alt.PointSelectionConfig(type="point", fields=["colour"])  # a click on t
 
 def look_of(rows: pd.DataFrame, shown: pd.DataFrame) -> Look:
     """The look of `rows`, with legends that name only what is `shown`."""
-    names = sorted(set(rows["colour"]) - {PYTORCH})
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | {PYTORCH: GREY}
+    colours = _palette(set(rows["colour"]))
     visible, targets = set(shown["colour"]), sorted(set(shown["target"]))
     domain = [name for name in colours if name in visible]
     return Look(
         alt.Color("colour:N", title="variant", scale=alt.Scale(domain=domain, range=[colours[name] for name in domain])),
         alt.Shape("target:N", title="target", scale=alt.Scale(domain=targets, range=[SHAPES.get(t, "square") for t in targets])),
     )
+
+
+def _palette(names: set[str]) -> dict[str, str]:
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(names - {PYTORCH}))} | {PYTORCH: GREY}
+
+
+def colours(ds: xr.Dataset) -> dict[str, str]:
+    """Each variant's colour on every chart of a dataset, PyTorch's too."""
+    return _palette(set(ds["variant"].values[ds["target"].values != BASELINE].tolist()))
 
 
 def _points(look: Look, x: alt.X, y: alt.Y, size: int = 50, where: str = "isValid(datum.case)", name: str = "points") -> alt.Chart:
@@ -373,8 +381,8 @@ def svg(document: dict[str, Any]) -> str:
 
 
 def runtime() -> str:
-    """The JavaScript that draws Vega-Lite documents in a page: Vega, Vega-Lite and Vega-Embed as `window.vegaEmbed`."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGALITE))
+    """The JavaScript that draws Vega-Lite documents in a page: Vega, Vega-Lite and Vega-Embed as `window.vegaEmbed`, nothing else."""
+    return f"(() => {{{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;', vl_version=VEGALITE)}}})();"
 
 
 def write_all(dataset: Path, out: Path) -> tuple[Path, ...]:
