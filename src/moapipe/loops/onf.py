@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Ref, Scalar, Var, references, rewrite, substitute, text, variables, walk
+from moapipe.algebra.scalar import Ref, Scalar, Var, references, rewrite, substitute, text, variables
 from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register"]
@@ -285,9 +285,7 @@ def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], li
     for e in parts:
         if loose := variables(e) - bound:
             raise LiftError(f"{what} uses {sorted(loose)}, which no loop binds", where=k.name)
-        for r in walk(e):
-            if not isinstance(r, Ref):
-                continue
+        for r in references(e):
             if r.array not in live:
                 raise LiftError(f"{what} touches {r.array} before it is allocated", where=k.name, hint="a private array is allocated inside the parallel loop that uses it")
             if len(r.index) != len(k.array(r.array).shape):
