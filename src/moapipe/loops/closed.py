@@ -40,6 +40,7 @@ class ClosedForms:
         return {part: {name: str(e) for name, e in getattr(self, part).items()} for part in ("loads", "stores", "calls", "read", "written")}
 
 
+@lru_cache(maxsize=64)
 def closed_forms(kernel: Kernel) -> ClosedForms:
     """Accesses of every array and calls of every function as expressions; footprints where they are products of extents."""
     loads: dict[str, Expr] = {}
