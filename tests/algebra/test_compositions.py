@@ -116,6 +116,8 @@ def test_every_step_keeps_the_meaning(e: Expr, extents: tuple[int, ...], random:
         index = step.before.value.index
         if not frozenset().union(*map(variables, index), *map(frame_variables, step.before.parts)) <= set(at):
             continue                                                  # under a fold that is empty here
+        if not all(frames_are_inside(p, at) for p in step.before.parts):
+            continue                                                  # Ω in a branch that is not taken
         whole = np.asarray(meaning_expr(step.before.parts[0], arrays, at))
         where = tuple(evaluate(i, at) for i in index)
         if all(0 <= i < n for i, n in zip(where, whole.shape, strict=True)):       # else in a branch that is not taken
@@ -129,3 +131,10 @@ def test_every_step_keeps_the_meaning(e: Expr, extents: tuple[int, ...], random:
 def frame_variables(e: Expr) -> frozenset[str]:
     """Variables in the left vectors of an expression: Ω puts indices there."""
     return frozenset().union(*(variables(i) for n in moa.nodes(e) if isinstance(n, moa.Apply) for i in n.data.vector)) - set(NAMES)
+
+
+def frames_are_inside(e: Expr, at: dict[str, int]) -> bool:
+    """Every ψ inside the expression addresses what exists."""
+    pairs = [(evaluate(i, at), evaluate(n, at)) for x in moa.nodes(e) if isinstance(x, moa.Apply) and x.operator == "psi"
+             for i, n in zip(x.data.vector, x.args[0].shape, strict=False)]
+    return all(0 <= i < n for i, n in pairs)

@@ -117,9 +117,7 @@ def _divide(a: Scalar, f: int) -> Scalar:
 
 
 def _extreme(name: str, args: tuple[Scalar, ...]) -> Scalar:
-    flat: list[Scalar] = []
-    for a in args:
-        flat += a.args if isinstance(a, Op) and a.name == name else (a,)
+    flat = [p for a in args for p in _operands(name, a)]
     pick = min if name == "min" else max
     consts = [a.value for a in flat if isinstance(a, Num)]
     rest = list(dict.fromkeys(a for a in flat if not isinstance(a, Num)))
@@ -130,6 +128,11 @@ def _extreme(name: str, args: tuple[Scalar, ...]) -> Scalar:
     for k in kept[1:]:
         out = Op(name, (out, k))
     return out
+
+
+def _operands(name: str, e: Scalar) -> tuple[Scalar, ...]:
+    """The operands of nested min's (max's), from left to right."""
+    return tuple(p for a in e.args for p in _operands(name, a)) if isinstance(e, Op) and e.name == name else (e,)
 
 
 def _dominated(name: str, a: Scalar, b: Scalar) -> bool:
