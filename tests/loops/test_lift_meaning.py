@@ -1,0 +1,124 @@
+"""Lifts leave the meaning alone: after every lift of every variant, the interpreter equals the normal form's meaning."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moapipe.algebra.dnf import meaning, reduce_definitions
+from moapipe.algebra.index import evaluate, parse
+from moapipe.algebra.laws import LAWS
+from moapipe.algebra.scalar import variables
+from moapipe.lab.kernel import load, names
+from moapipe.loops.interpret import run
+from moapipe.loops.lift import apply_script
+from moapipe.loops.onf import Loop, statements
+from moapipe.loops.share import lower
+
+ROOT = Path(__file__).parents[2]
+TINY = {"V": 2, "NV": 2, "W": 4, "MR": 2, "Br": 4, "Bc": 8, "KC": 3, "MC": 4, "NC": 8}
+SIZES = {
+    "attention_forward": [
+        {"batch": 1, "q_len": 9, "kv_len": 19, "d_k": 3, "d_v": 5},      # two tiles and a tail on every axis, unlike each other
+        {"batch": 2, "q_len": 13, "kv_len": 6, "d_k": 4, "d_v": 9},      # more queries than keys: rows that see nothing
+        {"batch": 1, "q_len": 8, "kv_len": 16, "d_k": 2, "d_v": 8},      # whole tiles only
+        {"batch": 1, "q_len": 1, "kv_len": 1, "d_k": 1, "d_v": 1},
+        {"batch": 1, "q_len": 3, "kv_len": 0, "d_k": 1, "d_v": 2},
+        {"batch": 1, "q_len": 0, "kv_len": 3, "d_k": 1, "d_v": 1},
+        {"batch": 1, "q_len": 5, "kv_len": 7, "d_k": 0, "d_v": 4},
+        {"batch": 2, "q_len": 5, "kv_len": 7, "d_k": 2, "d_v": 0},
+        {"batch": 0, "q_len": 5, "kv_len": 7, "d_k": 2, "d_v": 1},
+    ],
+    "matmul": [
+        {"m": 9, "n": 19, "k": 7}, {"m": 8, "n": 16, "k": 6}, {"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 3, "k": 0},
+        {"m": 0, "n": 4, "k": 2}, {"m": 4, "n": 0, "k": 2},
+    ],
+    "rmsnorm": [{"rows": 3, "d": 19}, {"rows": 2, "d": 16}, {"rows": 1, "d": 1}, {"rows": 0, "d": 3}],
+}  # fmt: skip
+VARIANTS = [(name, form, variant) for name in names(ROOT) for form in load(name, ROOT).forms for variant in load(name, ROOT).variants]
+
+
+@cache
+def derived(name, form, variant):
+    """(normal form, ((title, kernel), …) from the naive kernel to the last)."""
+    file = load(name, ROOT)
+    v = file.variants[variant]
+    dnf = start = reduce_definitions(name, file.call("definitions", form))[0]
+    for law in v.laws:
+        dnf = LAWS[law].apply(dnf)
+    naive = lower(dnf, tuple(v.inline))
+    params = TINY | {p: evaluate(parse(str(e)), TINY) for p, e in {**v.params, **v.tiny}.items()}
+    steps = apply_script(naive, v.lifts, params, file.forms[form])
+    return start, (("naive", naive), *((s.title, s.kernel) for s in steps))
+
+
+def given(dnf, sizes):
+    """Inputs for the sizes; scalars are positive."""
+    rng = np.random.default_rng(sum(sizes.values()))
+    return {name: np.asarray(rng.normal(size=[evaluate(e, sizes) for e in shape]) if shape else rng.uniform(0.3, 1.0)) for name, shape in dnf.inputs}
+
+
+def assert_means(dnf, title, kernel, sizes, *, parallel="ascending"):
+    x = given(dnf, sizes)
+    with np.errstate(all="ignore"):
+        want, got = meaning(dnf, x, sizes), run(kernel, sizes, x, parallel=parallel)
+    for o in dnf.outputs:
+        np.testing.assert_allclose(got.outputs[o], want[o], rtol=1e-10, atol=1e-12, err_msg=f"{o} after {title} at {sizes}")
+    return got
+
+
+@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+def test_every_lift_keeps_the_meaning(name, form, variant):
+    dnf, states = derived(name, form, variant)
+    last = None
+    for title, kernel in states:
+        if kernel.body != last:
+            assert_means(dnf, title, kernel, SIZES[name][0])
+        last = kernel.body
+
+
+@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+def test_the_result_keeps_the_meaning_at_awkward_sizes(name, form, variant):
+    dnf, states = derived(name, form, variant)
+    for sizes in SIZES[name]:
+        for title, kernel in (states[0], states[-1]):
+            got = assert_means(dnf, title, kernel, sizes)
+            assert not got.undefined, f"{title} at {sizes} reads what nobody stored: {got.undefined}"
+        assert_means(dnf, *states[-1], sizes, parallel="descending")
+
+
+@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+def test_every_variant_is_parallel_and_all_but_naive_use_lanes(name, form, variant):
+    kinds = {s.kind for s in statements(derived(name, form, variant)[1][-1][1].body) if isinstance(s, Loop)}
+    assert "parallel" in kinds
+    assert "lane" in kinds or variant == "naive"
+
+
+def test_variants_share_the_normal_form():
+    for name in names(ROOT):
+        for form in load(name, ROOT).forms:
+            assert len({derived(name, form, v)[0] for n, f, v in VARIANTS if (n, f) == (name, form)}) == 1
+
+
+@pytest.mark.parametrize("form", load("attention_forward", ROOT).forms)
+def test_online_variants_keep_no_scratch_that_grows_with_the_keys(form):
+    for variant, workspace in (("online", 0), ("online_tiled", 2)):
+        kernel = derived("attention_forward", form, variant)[1][-1][1]
+        held = [a for a in kernel.arrays if a.space == "workspace"]
+        assert len(held) == workspace       # the packed keys and values
+        assert not any("kv_len" in variables(e) for a in kernel.arrays if a.space == "private" for e in a.shape)
+
+
+def test_materialised_reads_and_writes_what_was_published():
+    """B=2, N=2048, D=64, f64: 6,291,456 bytes read, 69,206,016 written, and n private scores for each row (moa.md 2)."""
+    kernel = derived("attention_forward", "full", "materialised")[1][-1][1]
+    assert [a.name for a in kernel.arrays if a.space == "workspace"] == ["weights_normalised"]
+    sizes = {"batch": 2, "q_len": 8, "kv_len": 8, "d_k": 4, "d_v": 4}
+    touched = run(kernel, sizes, given(derived("attention_forward", "full", "materialised")[0], sizes)).footprint
+    b, n, d = 2, 8, 4
+    assert sum(touched[a].read for a in "QKV") == 3 * b * n * d
+    assert touched["weights_normalised"].written + touched["out"].written == b * n * n + b * n * d
+    assert touched["scores"].written == b * n * n     # over all lives of the row
