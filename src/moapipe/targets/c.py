@@ -8,7 +8,7 @@ from math import inf, isnan
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Kernel
 from moapipe.targets.support import RESERVED, helpers
-from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Procedure, Target, Text, Unit, indent
+from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Target, Text, Unit, indent
 
 SCALAR = {
     "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
@@ -71,7 +71,8 @@ def declarations(locals: tuple[Local, ...], unit: Unit) -> tuple[str, ...]:
     return tuple(v[0][:-1] + "".join(", " + w[4:-1] for w in v[1:]) + ";" for v in rows.values())
 
 
-def procedure(p: Procedure, unit: Unit) -> tuple[str, ...]:
+def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
+    p = c.procedure
     head = ", ".join([*map(parameter, p.arrays), *(f"int64_t {n}" for n in p.integers)])
     return (f"static __attribute__((noinline)) void {p.name}({head}) {{", *indent((*declarations(p.locals, unit), *p.lines)), "}")
 

@@ -65,7 +65,7 @@ class _Emitter:
         self.names = identifiers(kernel, target)
         self.space: Workspace = workspace(kernel, unit.size)
         self.writer = Writer(kernel, target, unit, self.names)
-        self.procedures: list[Procedure] = []
+        self.calls: list[Call] = []
         self.marks: list[tuple[str, int, int, int]] = []
         self.indices: dict[str, None] = {}
         self.alone = False       # serial statements use private arrays: those of the first thread's slice
@@ -75,8 +75,8 @@ class _Emitter:
     def source(self, original: Kernel) -> Source:
         lines = self.host(self.kernel.body, ROOT, (), 0)
         parts: list[str] = []
-        for p in self.procedures:
-            parts += [*self.target.procedure(p, self.unit), ""]
+        for c in self.calls:
+            parts += [*self.target.procedure(c, self.unit), ""]
         parts += self.target.entry(self.entry(tuple(lines)))
         written_text = self.target.file(symbol(original), self.unit, tuple(parts))
         tiles = self.tiles(written_text)
@@ -175,16 +175,16 @@ class _Emitter:
         everything = "\n".join([*lines, *(e for p in parameters for e in p.extents)])
         passed = [self.names["v:" + n] for n in (*self.kernel.sizes, *(l.var for l in (*around, *nest)))]
         integers = tuple(n for n in passed if re.search(rf"\b{n}\b", everything))
-        p = Procedure(f"{symbol(self.kernel)}_{len(self.procedures) + 1}", parameters, integers, tuple(walker.locals.values()),
+        p = Procedure(f"{symbol(self.kernel)}_{len(self.calls) + 1}", parameters, integers, tuple(walker.locals.values()),
                       tuple(walker.indices), lines)
-        self.procedures.append(p)
         self.indices |= {self.names["v:" + l.var]: None for l in nest}
         bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in nest)
         arguments = (*(self.address(a) for a in used), *integers)
         streams = any(a.stream and a.name in stored for a in used)
         private = any(a.space == "private" for a in used)
         self.alone |= private and not nest
-        return Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, private)
+        self.calls.append(Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, private))
+        return self.calls[-1]
 
     def extents(self, a: Array) -> tuple[str, ...]:
         return tuple(self.written(s) for s in a.shape)

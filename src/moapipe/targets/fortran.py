@@ -15,7 +15,7 @@ from moapipe.loops.onf import Kernel
 from moapipe.targets.c import GNU
 from moapipe.targets.polynomial import EXPONENTIALS
 from moapipe.targets.strip import prepare as strip_lanes
-from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Procedure, Target, Text, Unit, indent
+from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Target, Text, Unit, indent
 
 WIDTH = 120
 """Lines are wrapped here; the standard allows 132 characters."""
@@ -59,7 +59,8 @@ def _integers(names: tuple[str, ...], value: bool = False) -> tuple[str, ...]:
     return (f"integer(ik){', value' if value else ''} :: {', '.join(names)}",) if names else ()
 
 
-def procedure(p: Procedure, unit: Unit) -> tuple[str, ...]:
+def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
+    p = c.procedure
     head = ", ".join([*(a.name for a in p.arrays), *p.integers])
     lines = (*_integers(p.integers, value=True), *map(parameter, p.arrays), *map(declaration, p.locals), *_integers(p.indices), *p.lines)
     return (f"subroutine {p.name}({head})", *indent(lines), "end subroutine")

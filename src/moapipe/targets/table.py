@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from moapipe.errors import TargetError
 from moapipe.targets.c import C
+from moapipe.targets.cuda import CUDA
 from moapipe.targets.fortran import FORTRAN
 from moapipe.targets.isa import element_bytes, isa_named
 from moapipe.targets.target import Target
 
-TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN)}
+TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA)}
 
 
 def target_named(name: str) -> Target:

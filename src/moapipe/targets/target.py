@@ -152,7 +152,7 @@ class Target:
     storage: Mapping[str, str]
     prepare: Callable[[Kernel, Unit], Kernel]
     literal: Callable[[float, Unit], Text]
-    procedure: Callable[[Procedure, Unit], tuple[str, ...]]
+    procedure: Callable[[Call, Unit], tuple[str, ...]]
     region: Callable[[tuple[Call, ...]], tuple[str, ...]]
     entry: Callable[[Entry], tuple[str, ...]]
     file: Callable[[str, Unit, tuple[str, ...]], str]
