@@ -20,33 +20,35 @@ GROUP = "{kernel}/{form}/{dtype}"
 HERE = f"results/{EXPERIMENT.name}/{MACHINE}"
 NAMES = "{wildcards.kernel} --form {wildcards.form} --variant {wildcards.variant} --target {wildcards.target} --isa {wildcards.isa} --dtype {wildcards.dtype}"
 OF = f"--experiment {EXPERIMENT.where}"
+GROUP_NAMES = f"{{wildcards.kernel}} --form {{wildcards.form}} --dtype {{wildcards.dtype}} {OF}"
 
-DERIVATIONS = [f"results/derive/{b.path()}/manifest.json" for b in BUILDS]
-PLACES = [f"{b.path()}/{MACHINE}" for b in BUILDS]
+
+build_of = lambda w: experiment.Build(w.kernel, w.form, w.variant, w.target, w.isa, w.dtype)
+group_of = lambda w: experiment.Group(w.kernel, w.form, w.dtype)
+builds_of = lambda w: experiment.builds(EXPERIMENT, group_of(w))
 PREDICTIONS = [f"{HERE}/predict/{g.path()}/prediction.json" for g in GROUPS]
 RECORDS = [f"{HERE}/bench/{g.path()}/record.nc" for g in GROUPS]
+TARGETS = {
+    "all": f"{HERE}/archive.txt",
+    "derivations": [f"results/derive/{b.path()}/manifest.json" for b in BUILDS],
+    "builds": [f"results/build/{b.path()}/{MACHINE}/build.json" for b in BUILDS],
+    "validations": [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in BUILDS],
+    "predictions": PREDICTIONS,
+    "benchmarks": RECORDS,
+    "dataset": f"{HERE}/dataset.nc",
+    "charts": f"{HERE}/charts",
+}
 
 
 wildcard_constraints:
     **{axis: r"[\w.-]+" for axis in (*experiment.BUILD_AXES, "machine")},
 
 
-rule all:
-    input: f"{HERE}/archive.txt"
-rule derivations:
-    input: DERIVATIONS
-rule builds:
-    input: expand("results/build/{place}/build.json", place=PLACES)
-rule validations:
-    input: expand("results/validate/{place}/validation.json", place=PLACES)
-rule predictions:
-    input: PREDICTIONS
-rule benchmarks:
-    input: RECORDS
-rule dataset:
-    input: f"{HERE}/dataset.nc"
-rule charts:
-    input: f"{HERE}/charts"
+for target, files in TARGETS.items():
+
+    rule:
+        name: target
+        input: files
 
 
 for stage in ("derive", "build", "validate", "predict", "bench", "report"):
