@@ -93,7 +93,7 @@ def _special(name: str, arity: int, meaning: Callable[..., Any], symbol: tuple[s
 
 
 _CASES = (r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{otherwise}} \end{{cases}}",
-          "<mrow><mo>{{</mo><mtable><mtr><mtd>{1}</mtd><mtd><mtext>if </mtext>{0}</mtd></mtr>"
+          "<mrow><mo>{{</mo><mtable><mtr><mtd>{1}</mtd><mtd><mtext>if </mtext>{0}</mtd></mtr>"
           "<mtr><mtd>{2}</mtd><mtd><mtext>otherwise</mtext></mtd></mtr></mtable></mrow>")
 
 _ROWS = (

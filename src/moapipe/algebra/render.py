@@ -202,8 +202,9 @@ def pending_text(p: Pending, style: Style = "moa") -> str:
 def heading(name: str, sizes: Sequence[str], inputs: Sequence[tuple[str, Sequence[Scalar]]], outputs: Sequence[str], style: Style) -> str:
     """name(sizes): inputs with their shapes → outputs."""
     shapes = [f"{name_text(a, style)} {vector_text(s, style)}" if s else name_text(a, style) for a, s in inputs]
-    given, made = ", ".join(shapes), ", ".join(name_text(o, style) for o in outputs)
-    arguments = ", ".join(name_text(s, style) for s in sizes)
+    comma = "<mo>,</mo>" if style == "mathml" else ", "
+    given, made = comma.join(shapes), comma.join(name_text(o, style) for o in outputs)
+    arguments = comma.join(name_text(s, style) for s in sizes)
     match style:
         case "latex":
             return rf"\mathrm{{{name}}}({arguments}):\; {given} \to {made}".replace("_", r"\_").replace(r"\\_", r"\_")

@@ -23,7 +23,7 @@ from moapipe.lab.file import write_json, write_text
 from moapipe.report.metrics import BASELINE, frame, series
 from moapipe.report.table import FAIR, seconds, significant
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#999933", "#882255", "#44AA99")  # Okabe-Ito, then Tol
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99")  # Okabe and Ito's, then more that stay apart on white and on black
 GREY = "#8A8F98"
 PYTORCH = "PyTorch"
 SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond"}

@@ -32,10 +32,10 @@ const threads = new Set(cases.map((c) => c.threads)).size > 1; // worth showing 
 const others = (c) => [...c.label.split(" ").filter((part) => !/^n=/.test(part)), ...(threads ? [`${c.threads} thr`] : [])].join(" ");
 const columns = [
   { key: "kernel", label: "kernel", cell: (c) => `<a href="#case=${c.case}">${escape(c.kernel)}</a>`, kind: "title" },
-  { key: "form", label: "form" },
-  { key: "variant", label: "variant", cell: (c) => `<span class="name" title="${escape(c.variant)}">${swatch(c)}${escape(c.variant)}</span>` },
-  { key: "target", label: "target" },
-  { key: "dtype", label: "dtype" },
+  { key: "form", label: "form", kind: "word" },
+  { key: "variant", label: "variant", cell: (c) => `<span class="name" title="${escape(c.variant)}">${swatch(c)}${escape(c.variant)}</span>`, kind: "word strong" },
+  { key: "target", label: "target", kind: "word" },
+  { key: "dtype", label: "dtype", kind: "word" },
   { key: "n", label: "n", cell: (c) => `<small>${escape(others(c))}</small> ${c.n ?? "–"}`, kind: "number" },
   { key: "predicted_seconds", label: "predicted", cell: (c) => time(c.predicted_seconds), kind: "number" },
   { key: "median_seconds", label: "measured", cell: (c) => time(c.median_seconds), kind: "number" },
@@ -101,7 +101,7 @@ function drawHead() {
 }
 
 function row(c) {
-  return `<tr data-case="${c.case}">` + columns.map((k) => `<td class="${k.kind || ""}" data-label="${k.label}">${k.cell ? k.cell(c) : escape(c[k.key])}</td>`).join("") + "</tr>";
+  return `<tr data-case="${c.case}">` + columns.map((k) => `<td class="${k.kind || ""}" data-label="${k.label}"><span>${k.cell ? k.cell(c) : escape(c[k.key])}</span></td>`).join("") + "</tr>";
 }
 
 function more() {
@@ -249,7 +249,7 @@ const charts = {
     const get = (name) => css.getPropertyValue(name).trim();
     const [ink, quiet, line] = [get("--ink"), get("--quiet"), get("--line")];
     return { background: null, padding: 4, view: { stroke: line }, title: { color: ink }, header: { labelColor: ink }, style: { "group-title": { fill: ink } },
-      axis: { labelColor: quiet, titleColor: ink, gridColor: line, domainColor: quiet, tickColor: line }, legend: { labelColor: ink, titleColor: ink } };
+      axis: { labelColor: quiet, titleColor: ink, gridColor: line, domainColor: quiet, tickColor: line }, legend: { labelColor: ink, titleColor: ink, symbolBaseFillColor: quiet, symbolBaseStrokeColor: quiet } };
   },
   fit(document, room) {
     const wide = room > 760;
