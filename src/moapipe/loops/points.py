@@ -63,7 +63,7 @@ def profile(s: System, keep: tuple[str, ...]) -> Values:
 
 
 def _needed(s: System) -> System:
-    """Drop what the sum of two other constraints implies: fewer neighbours, smaller tables."""
+    """Drop what two other constraints imply together: fewer neighbours, smaller tables."""
     rows = list(s.rows)
     for row in s.rows:
         others = [r for r in rows if r is not row and len(r[0]) > 1]
@@ -73,9 +73,14 @@ def _needed(s: System) -> System:
 
 
 def _implies(a: tuple[Terms, int], b: tuple[Terms, int], row: tuple[Terms, int]) -> bool:
-    total = combine({**dict(a[0]), "": a[1]}, {**dict(b[0]), "": b[1]})
-    constant = total.pop("", 0)
-    return total == dict(row[0]) and constant <= row[1]
+    """Is the row what remains of two others when a variable that they bound from opposite sides is eliminated?"""
+    x, y, wanted = dict(a[0]), dict(b[0]), {v for v, _ in row[0]}
+    for v in (x.keys() & y.keys()) - wanted:
+        if x[v] * y[v] < 0 and wanted <= x.keys() | y.keys():
+            made = system((combine({**x, "": a[1]}, {**y, "": b[1]}, abs(y[v]), abs(x[v])),)).rows
+            if made and made[0][0] == row[0] and made[0][1] <= row[1]:
+                return True
+    return False
 
 
 def _merge(s: System, exists: frozenset[str]) -> System:
