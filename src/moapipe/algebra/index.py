@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from moapipe.algebra.scalar import Like, Num, Op, Ref, Scalar, Var, children, op, rebuild, scalar, text, variables
+from moapipe.algebra.scalar import Like, Num, Op, Ref, Scalar, Var, children, op, rebuild, scalar, shared, text, variables
 from moapipe.errors import AlgebraError
 
 Atom = Scalar | Literal[1]
@@ -19,6 +19,11 @@ Affine = dict[Atom, int]
 
 def affine(e: Scalar) -> Affine:
     """The affine normal form of `e`; products of two unknowns and divisions are opaque atoms."""
+    return dict(_affine(e))
+
+
+@shared
+def _affine(e: Scalar) -> Affine:
     match e:
         case Num(0):
             return {}
@@ -87,6 +92,7 @@ def expression(form: Affine) -> Scalar:
     return Num(0) if out is None else out
 
 
+@shared
 def simplify(e: Scalar) -> Scalar:
     """Affine normal form everywhere inside `e`; rules for //, %, min, max on constants and equal arguments."""
     match e:

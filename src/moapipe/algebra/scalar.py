@@ -1,14 +1,22 @@
 """In: nothing. Out: the one scalar expression type that indices, normal forms and loop bodies share.
 
-Nodes are frozen and compare by structure. An operator's name is its ASCII spelling: an infix sign (`+`, `//`, `<=`) or a
-word (`max`, `select`, `exp2`); what it means, and how each language writes it, stands in FUNCS (algebra/ops.py).
+Nodes are frozen and compare by structure. A node remembers what pure functions (`memoised`) found for it, and rewriting keeps a
+node whose children do not change, so passes over large nests visit what is new.
+
+An operator's name is its ASCII spelling: an infix sign (`+`, `//`, `<=`) or a word (`max`, `select`, `exp2`); what it means,
+and how each language writes it, stands in FUNCS (algebra/ops.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+SHARED = 1 << 17
+"""Answers that a `shared` function remembers before it starts afresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,10 @@ class Op:
 
     name: str
     args: tuple[Scalar, ...]
+    memo: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return structure(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,10 @@ class Ref:
 
     array: str
     index: tuple[Scalar, ...]
+    memo: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return structure(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +66,65 @@ class Fold:
     lo: Scalar
     hi: Scalar
     body: Scalar
+    memo: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return structure(self)
 
 
 Scalar = Num | Var | Op | Ref | Fold
 Like = Scalar | int | float | str
+
+
+def memoised(f: Callable[[Scalar], T]) -> Callable[[Scalar], T]:
+    """`f`, which must be pure, computed once a node. By node and not by structure: Num(1) equals Num(1.0), but not in text."""
+    key = f.__name__
+
+    def found(e: Scalar) -> T:
+        if isinstance(e, Num | Var):
+            return f(e)
+        if e.memo is None:
+            object.__setattr__(e, "memo", {})
+        memo = e.memo
+        assert memo is not None
+        if key not in memo:
+            memo[key] = f(e)
+        return memo[key]  # type: ignore[no-any-return]
+
+    found.__name__, found.__doc__ = key, f.__doc__
+    return found
+
+
+def shared(f: Callable[[Scalar], T]) -> Callable[[Scalar], T]:
+    """`f`, which must be pure, computed once a text: equal nodes made in different places share the answer, and its nodes."""
+    known: dict[str, T] = {}
+
+    def found(e: Scalar) -> T:
+        if isinstance(e, Num | Var):
+            return f(e)
+        key = text(e)
+        if key not in known:
+            if len(known) >= SHARED:
+                known.clear()
+            known[key] = f(e)
+        return known[key]
+
+    found.__name__, found.__doc__ = f.__name__, f.__doc__
+    return found
+
+
+@memoised
+def structure(e: Scalar) -> int:
+    """The hash of a node."""
+    match e:
+        case Op(name, args):
+            return hash((name, args))
+        case Ref(array, index):
+            return hash((array, index, 0))
+        case Fold(monoid, var, lo, hi, body):
+            return hash((monoid, var, lo, hi, body))
+        case _:
+            return hash(e)
 
 
 def scalar(x: Like) -> Scalar:
@@ -84,7 +155,9 @@ def children(e: Scalar) -> tuple[Scalar, ...]:
 
 
 def rebuild(e: Scalar, parts: tuple[Scalar, ...]) -> Scalar:
-    """`e` with other children."""
+    """`e` with other children; `e` itself when they are the same nodes."""
+    if all(a is b for a, b in zip(children(e), parts, strict=True)):
+        return e
     match e:
         case Op(name, _):
             return Op(name, parts)
@@ -103,6 +176,8 @@ def rewrite(e: Scalar, f: Callable[[Scalar], Scalar]) -> Scalar:
 
 def substitute(e: Scalar, by: Mapping[str, Scalar]) -> Scalar:
     """Replace variables; a fold's own variable is never captured (callers keep bound names fresh)."""
+    if variables(e).isdisjoint(by):
+        return e
     match e:
         case Var(name):
             return by.get(name, e)
@@ -120,6 +195,7 @@ def walk(e: Scalar) -> Iterator[Scalar]:
         yield from walk(c)
 
 
+@memoised
 def variables(e: Scalar) -> frozenset[str]:
     """Names of the free variables."""
     match e:
@@ -131,6 +207,7 @@ def variables(e: Scalar) -> frozenset[str]:
             return frozenset().union(*(variables(c) for c in children(e)))
 
 
+@memoised
 def references(e: Scalar) -> tuple[Ref, ...]:
     """Every array element that the expression reads, in order of appearance, repeats kept."""
     return tuple(x for x in walk(e) if isinstance(x, Ref))
@@ -143,6 +220,7 @@ def number(v: int | float) -> str:
     return repr(v)
 
 
+@memoised
 def text(e: Scalar) -> str:
     """Canonical one-line text, Python-like; equal expressions have equal text, so hashes are made of it."""
     match e:
