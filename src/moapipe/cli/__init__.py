@@ -16,6 +16,7 @@ import typer
 
 from moapipe.errors import MoapipeError
 
+INTERRUPTED = 130
 PANELS = ("stages, from a definition to the archive", "looking at things")
 
 
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MoapipeError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print(f"moapipe: {verb or ''} stopped by Ctrl-C; results that were finished are kept, nothing is half-written", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as end:  # typer makes an exit with code 130 of Ctrl-C
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
+        print(f"moapipe {verb}: stopped by Ctrl-C; finished results are kept, nothing is half-written", file=sys.stderr)
+        sys.exit(INTERRUPTED)
