@@ -1,0 +1,130 @@
+"""In: the driver's commands on standard input. Out: PyTorch's own call of a kernel file, timed by the driver's protocol.
+
+Runs in a process of its own, bound like a kernel's, looked at by the same probe. Inputs are PyTorch's own tensors, copied in
+by its own threads. One line is JSON more than the driver's: `ready CPU {library versions}`; `input` lines name their array and shape.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moapipe.lab import kernel as kernels
+
+PR_SET_PDEATHSIG = 1
+DTYPES = {"f32": np.float32, "f64": np.float64}
+
+
+@dataclass
+class Served:
+    """The kernel file's baseline and what it runs on; `call` is empty until the first `prepare`."""
+
+    torch: Any
+    probe: Any
+    file: kernels.KernelFile
+    form: str
+    dtype: str
+    call: Callable[[], Any] | None = None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """baseline PROBE ROOT KERNEL FORM DTYPE THREADS"""
+    probe_path, root, name, form, dtype, threads = arguments
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    sys.stdout = sys.stderr
+    import torch  # noqa: PLC0415  the process's settings must stand before it loads
+
+    torch.set_num_threads(int(threads))
+    torch.set_grad_enabled(False)
+    probe = ctypes.CDLL(probe_path)
+    probe.probe_after.argtypes = (ctypes.c_double,) * 3
+    probe.probe_settle.restype = ctypes.c_double
+    served = Served(torch, probe, kernels.load(name, Path(root)), form, dtype)
+    print(f"ready {time.process_time():.9f} {json.dumps(about(torch))}", file=answers)
+    for line in sys.stdin:
+        words = line.split()
+        try:
+            match words:
+                case ["prepare", count, *_]:
+                    print(f"done {time.process_time():.9f} {prepare(served, int(count))}", file=answers)
+                case ["warm", seconds]:
+                    calls, fastest = warm(served, float(seconds))
+                    print(f"done {served.probe.probe_settle():.9f} {calls} {fastest:.9g}", file=answers)
+                case ["turn", calls, samples]:
+                    turn(served, int(calls), int(samples))
+                    print(f"done {served.probe.probe_settle():.9f}", file=answers)
+                case _:
+                    raise ValueError(f"unknown command: {line.strip()}")
+        except Exception as e:      # whatever PyTorch refuses is an answer, not a traceback
+            print(f"error {type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}", file=answers)
+            return
+
+
+def about(torch: Any) -> dict[str, str]:
+    """What PyTorch says of itself: version, BLAS, threads, vector capability."""
+    shown = torch.__config__.show()
+    blas = next((p.split("=", 1)[1] for p in shown.replace("\n", ",").split(",") if p.strip().startswith("BLAS_INFO=")), "unknown")
+    mkl = next((line.strip(" -") for line in shown.splitlines() if "Math Kernel Library" in line), "")
+    return {"torch": torch.__version__, "blas": blas, "mkl": mkl, "threads": str(torch.get_num_threads()),
+            "capability": torch.backends.cpu.get_cpu_capability(), "numpy": np.__version__}
+
+
+def prepare(served: Served, inputs: int) -> str:
+    """Read the `input` lines, make the tensors and the call; gives the call's name. Outputs and sizes are PyTorch's own affair."""
+    served.call = None
+    tensors = {}
+    for _ in range(inputs):
+        _, name, shape, path = sys.stdin.readline().rstrip("\n").split(" ", 3)
+        extents = [int(s) for s in shape.split("x")] if shape != "-" else []
+        raw = np.fromfile(path, DTYPES[served.dtype], prod(extents)).reshape(extents)
+        tensors[name] = served.torch.empty(extents, dtype=getattr(served.torch, np.dtype(DTYPES[served.dtype]).name))
+        tensors[name].copy_(served.torch.from_numpy(raw))
+    name, call = served.file.call("baseline", served.torch, tensors, served.form)
+    served.call = call
+    return str(name)
+
+
+def warm(served: Served, seconds: float) -> tuple[int, float]:
+    """Call until `seconds` have passed, at least twice; gives the calls and the fastest of them in seconds."""
+    assert served.call is not None
+    begin, fastest, calls = time.monotonic(), float("inf"), 0
+    while calls < 2 or time.monotonic() - begin < seconds:
+        t = time.monotonic()
+        served.call()
+        fastest = min(fastest, time.monotonic() - t)
+        calls += 1
+    return calls, fastest
+
+
+def turn(served: Served, calls: int, samples: int) -> None:
+    """One call untimed, then `samples` samples of `calls` calls; the probe prints their lines."""
+    call, probe, again = served.call, served.probe, range(calls)
+    assert call is not None
+    gc.collect()
+    gc.disable()
+    call()
+    for _ in range(samples):
+        probe.probe_before()
+        cpu, start = time.process_time(), time.monotonic()
+        for _ in again:
+            call()
+        seconds = time.monotonic() - start
+        probe.probe_after(start, seconds, time.process_time() - cpu)
+    gc.enable()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,270 @@
+/* The measuring process of one built kernel. It never loads Python or PyTorch; while it waits for a command it sleeps.
+
+   driver LIBRARY SYMBOL f32|f64 THREADS        CPU mask and OpenMP environment are set by who starts it
+
+   It says `ready CPU`, then takes commands on standard input, a line each. The last line of every answer is `done CPU ...` or
+   `error TEXT`, with CPU the process's CPU seconds so far:
+     prepare INPUTS OUTPUTS WORK SIZES          then a line for each:
+       input ELEMENTS PATH                      raw elements, read in parallel by the threads that will use them
+       output ELEMENTS
+       size VALUE
+     warm SECONDS                               calls until SECONDS have passed, at least two;  done CPU CALLS FASTEST_CALL_SECONDS
+     turn CALLS SAMPLES                         one call untimed, then a line for each sample:
+       sample START SECONDS CPU WAIT INVOLUNTARY VOLUNTARY THREADS ACTIVE CLOCK CPUS
+
+   SECONDS is the wall time of all CALLS, CPU the process's CPU time meanwhile, WAIT the time its threads were runnable without
+   a CPU (-1: the kernel does not say), THREADS those that the process has, ACTIVE those that ran, CLOCK the clock rate in Hz
+   after the sample, CPUS where the active threads were, comma-separated. After `warm` and `turn` the process has gone quiet.     */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <omp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include "probe.h"
+
+enum { MAX_ARGUMENTS = 32, MAX_THREADS = 1024 };
+typedef intptr_t word;
+
+static word arguments[MAX_ARGUMENTS];
+static int argument_count;
+static void *function;
+static int threads;
+static size_t element;
+
+static struct { void *base; size_t bytes; } mapped[MAX_ARGUMENTS];
+static int mapped_count;
+
+static void fail(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    printf("error ");
+    vprintf(format, list);
+    putchar('\n');
+    va_end(list);
+    exit(1);
+}
+
+/* One function in every language: pointers and 64-bit integers only, so each argument is one machine word. */
+#define A1 a[0]
+#define T1 word
+#define A2 A1, a[1]
+#define A3 A2, a[2]
+#define A4 A3, a[3]
+#define A5 A4, a[4]
+#define A6 A5, a[5]
+#define A7 A6, a[6]
+#define A8 A7, a[7]
+#define A9 A8, a[8]
+#define A10 A9, a[9]
+#define A11 A10, a[10]
+#define A12 A11, a[11]
+#define A13 A12, a[12]
+#define A14 A13, a[13]
+#define A15 A14, a[14]
+#define A16 A15, a[15]
+#define A17 A16, a[16]
+#define A18 A17, a[17]
+#define A19 A18, a[18]
+#define A20 A19, a[19]
+#define A21 A20, a[20]
+#define A22 A21, a[21]
+#define A23 A22, a[22]
+#define A24 A23, a[23]
+#define T2 T1, word
+#define T3 T2, word
+#define T4 T3, word
+#define T5 T4, word
+#define T6 T5, word
+#define T7 T6, word
+#define T8 T7, word
+#define T9 T8, word
+#define T10 T9, word
+#define T11 T10, word
+#define T12 T11, word
+#define T13 T12, word
+#define T14 T13, word
+#define T15 T14, word
+#define T16 T15, word
+#define T17 T16, word
+#define T18 T17, word
+#define T19 T18, word
+#define T20 T19, word
+#define T21 T20, word
+#define T22 T21, word
+#define T23 T22, word
+#define T24 T23, word
+#define CASE(n) case n: ((void (*)(T##n))function)(A##n); break;
+
+static void call(void)
+{
+    const word *a = arguments;
+    switch (argument_count) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+        CASE(13) CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20) CASE(21) CASE(22) CASE(23) CASE(24)
+        default: fail("%d arguments; the driver passes 1 to 24", argument_count);
+    }
+}
+
+/* Pages are first touched by the threads that compute, in contiguous shares; each buffer starts some cache lines further into its
+   page than the one before, so that equal indices of two buffers do not fall on the same cache set. */
+static void *allocate(size_t bytes)
+{
+    size_t huge = (size_t)2 << 20, shift = (size_t)(mapped_count * 17 % 64) * 64, length = bytes + shift + 64;
+    length = length >= huge ? (length + huge - 1) / huge * huge + huge : (length + 4095) / 4096 * 4096;
+    char *base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        fail("no memory for %zu bytes", bytes);
+    mapped[mapped_count].base = base;
+    mapped[mapped_count++].bytes = length;
+    char *start = base;
+    if (length >= huge) {
+        start = (char *)(((uintptr_t)base + huge - 1) / huge * huge);
+        madvise(base, length, MADV_HUGEPAGE);
+    }
+    start += shift;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t page = 0; page < (bytes + 4095) / 4096; ++page)
+        memset(start + page * 4096, 0, page * 4096 + 4096 > bytes ? bytes - page * 4096 : 4096);
+    return start;
+}
+
+static void load(char *to, size_t bytes, const char *path)
+{
+    int file = open(path, O_RDONLY), failed = file < 0;
+    if (failed)
+        fail("cannot open %s", path);
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(| : failed)
+    for (size_t page = 0; page < (bytes + 4095) / 4096; ++page) {
+        size_t want = page * 4096 + 4096 > bytes ? bytes - page * 4096 : 4096;
+        failed |= pread(file, to + page * 4096, want, (off_t)(page * 4096)) != (ssize_t)want;
+    }
+    close(file);
+    if (failed)
+        fail("%s is shorter than %zu bytes", path, bytes);
+}
+
+static char *line(void)
+{
+    static char *text;
+    static size_t room;
+    ssize_t length = getline(&text, &room, stdin);
+    if (length < 0)
+        exit(0);
+    if (length && text[length - 1] == '\n')
+        text[length - 1] = 0;
+    return text;
+}
+
+static void release(void)
+{
+    while (mapped_count)
+        --mapped_count, munmap(mapped[mapped_count].base, mapped[mapped_count].bytes);
+    argument_count = 0;
+}
+
+static void prepare(const char *text)
+{
+    int inputs, outputs, sizes, at;
+    size_t work, elements;
+    if (sscanf(text, "prepare %d %d %zu %d", &inputs, &outputs, &work, &sizes) != 4 || inputs + outputs + sizes + 2 > 24)
+        fail("cannot prepare: %s", text);
+    release();
+    for (int i = 0; i < inputs; ++i) {
+        const char *row = line();
+        if (sscanf(row, "input %zu %n", &elements, &at) != 1)
+            fail("expected an input, found: %s", row);
+        char *buffer = allocate(elements * element);
+        load(buffer, elements * element, row + at);
+        arguments[argument_count++] = (word)buffer;
+    }
+    for (int i = 0; i < outputs; ++i) {
+        const char *row = line();
+        if (sscanf(row, "output %zu", &elements) != 1)
+            fail("expected an output, found: %s", row);
+        arguments[argument_count++] = (word)allocate(elements * element);
+    }
+    arguments[argument_count++] = (word)allocate(work * element);
+    for (int i = 0; i < sizes; ++i) {
+        const char *row = line();
+        long long value;
+        if (sscanf(row, "size %lld", &value) != 1)
+            fail("expected a size, found: %s", row);
+        arguments[argument_count++] = (word)value;
+    }
+    arguments[argument_count++] = threads;
+    printf("done %.9f\n", process_seconds());
+}
+
+static void warm(double seconds)
+{
+    double begin = wall(), fastest = 1e300;
+    long calls = 0;
+    do {
+        double t = wall();
+        call();
+        t = wall() - t;
+        fastest = t < fastest ? t : fastest;
+        ++calls;
+    } while (calls < 2 || wall() - begin < seconds);
+    settle();
+    printf("done %.9f %ld %.9g\n", process_seconds(), calls, fastest);
+}
+
+static void turn(long calls, long samples)
+{
+    static struct seen before, after;
+    call();
+    for (long s = 0; s < samples; ++s) {
+        look(&before);
+        double cpu = process_seconds(), start = wall();
+        for (long i = 0; i < calls; ++i)
+            call();
+        double seconds = wall() - start;
+        cpu = process_seconds() - cpu;
+        look(&after);
+        report(&before, &after, start, seconds, cpu, clock_rate());
+    }
+    settle();
+    printf("done %.9f\n", process_seconds());
+}
+
+int main(int count, char **given)
+{
+    if (count != 5)
+        fail("usage: driver LIBRARY SYMBOL f32|f64 THREADS");
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    threads = atoi(given[4]);
+    element = strcmp(given[3], "f64") ? 4 : 8;
+    void *library = dlopen(given[1], RTLD_NOW | RTLD_LOCAL);
+    function = library ? dlsym(library, given[2]) : NULL;
+    if (!function)
+        fail("%s", dlerror());
+    omp_set_dynamic(0);
+    printf("ready %.9f\n", process_seconds());
+    for (;;) {
+        const char *command = line();
+        double seconds;
+        long calls, samples;
+        if (!strncmp(command, "prepare ", 8))
+            prepare(command);
+        else if (sscanf(command, "warm %lf", &seconds) == 1)
+            warm(seconds);
+        else if (sscanf(command, "turn %ld %ld", &calls, &samples) == 2)
+            turn(calls, samples);
+        else
+            fail("unknown command: %s", command);
+    }
+}

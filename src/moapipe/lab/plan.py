@@ -1,0 +1,166 @@
+"""In: an experiment, a bench group, and what earlier stages left. Out: every case of the group: what is to be measured, what is not and why.
+
+Nothing is planned to be timed unless its validation passed on the very library that would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from moapipe.lab.experiment import PROTOCOL, Build, Experiment, Group, Point, cases, points
+from moapipe.lab.file import read_json, sha256
+from moapipe.lab.library import shapes, work_elements
+from moapipe.lab.place import built, derived, predicted, validated
+from moapipe.machine.topology import Topology
+from moapipe.targets.isa import element_bytes
+
+FAILED = ("build_failed", "gate_failed", "validation_failed")
+BASELINE = "torch"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built kernel that may be timed."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case. `values` are its identity in the record, `label` the run axes; `library` is None for PyTorch.
+
+    `status` is empty for what is to be measured, else a row of STATUSES with its `reason`.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    point: Point
+    library: Library | None = None
+    status: str = ""
+    reason: str = ""
+
+    def elements(self, manifest: Mapping[str, Any]) -> int:
+        """Elements that a process of this case holds; PyTorch holds its last output beside the new one."""
+        own = manifest if self.library is None else self.library.manifest
+        inputs, outputs = (sum(prod(s) for s in shapes(own, kind, self.point.sizes).values()) for kind in ("inputs", "outputs"))
+        return inputs + (2 * outputs if self.library is None else outputs + work_elements(own, self.point.sizes, self.point.threads))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every case of a group in a fixed order. `manifest` is that of some build of the group (its inputs are the group's), None
+    when there is none; `key` is a digest of all that a measurement depends on."""
+
+    group: Group
+    entries: tuple[Entry, ...]
+    manifest: Mapping[str, Any] | None
+    compilers: Mapping[str, str]
+    key: str
+
+
+def plan(e: Experiment, group: Group, top: Topology) -> Plan:
+    """The group's cases. RecordError when the prediction, which must be frozen before, is missing."""
+    prediction = sha256(e.root / predicted(e, group)) if (e.root / predicted(e, group)).is_file() else _missing(e, group)
+    stages = {b: _stage(e, b) for b in dict.fromkeys(c.build for c in cases(e, group))}
+    entries: list[Entry] = []
+    for point in points(e, group.kernel):
+        for case in (c for c in cases(e, group) if c.point == point):
+            entries.append(_entry(e, case.build, point, case.reason, prediction, stages[case.build], top))
+        if e.file.baseline:
+            entries.append(_baseline(e, group, point, prediction, stages.values(), top))
+    manifests = [s.manifest for s in stages.values() if s.manifest is not None]
+    compilers = {b.target: s.compiler for b, s in stages.items() if s.compiler}
+    return Plan(group, tuple(entries), manifests[0] if manifests else None, compilers, _key(e, entries, stages))
+
+
+def _missing(e: Experiment, group: Group) -> str:
+    read_json(e.root / predicted(e, group))
+    raise AssertionError("read_json refuses a missing file")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the earlier stages left of one build."""
+
+    manifest: Mapping[str, Any] | None
+    library: Library | None
+    source_sha256: str
+    library_sha256: str
+    compiler: str
+    baseline: str
+    status: str
+    reason: str
+
+
+def _stage(e: Experiment, b: Build) -> Stage:
+    machine = e.file.machine
+    manifest_path, build_path, validation_path = e.root / derived(b) / "manifest.json", e.root / built(b, machine) / "build.json", e.root / validated(b, machine)
+    manifest = read_json(manifest_path) if manifest_path.is_file() else None
+    if manifest is None or not build_path.is_file() or not validation_path.is_file():
+        lost = next(name for name, p in (("derived", manifest_path), ("built", build_path), ("validated", validation_path)) if not p.is_file())
+        return Stage(manifest, None, "", "", "", "", "not_run", f"it was not {lost}")
+    record, validation = read_json(build_path), read_json(validation_path)
+    status, reason = "", ""
+    if validation["status"] in FAILED or not validation["passed"]:
+        status, reason = validation["status"] if validation["status"] in FAILED else "validation_failed", validation["reason"]
+    elif not record["library"] or sha256(e.root / record["library"]) != validation["library_sha256"]:
+        status, reason = "not_run", "the library is not the one that was validated"
+    elif validation["source_sha256"] != sha256(e.root / derived(b) / manifest["source"]):
+        status, reason = "not_run", "the derived source changed after it was validated"
+    library = None if status else Library(e.root / record["library"], manifest)
+    return Stage(manifest, library, validation["source_sha256"], validation["library_sha256"], record["compiler"].get("version", ""),
+                 validation.get("baseline", ""), status, reason)
+
+
+def _entry(e: Experiment, b: Build, point: Point, refusal: str, prediction: str, stage: Stage, top: Topology) -> Entry:
+    values = _values(e, b.variant, b.target, b.isa, point, prediction) | {"kernel": b.kernel, "form": b.form, "dtype": b.dtype}
+    if stage.manifest is not None:
+        values |= {name: stage.manifest[name] for name in ("dnf_hash", "onf_hash")} | {"source_hash": stage.source_sha256}
+    refusal = refusal or _too_many(point, top)
+    status, reason = ("refused", refusal) if refusal else (stage.status, stage.reason)
+    return Entry(f"{b.variant}/{b.target}", values, point, stage.library, status, reason or ("no reason was recorded" if status else ""))
+
+
+def _baseline(e: Experiment, group: Group, point: Point, prediction: str, stages: Any, top: Topology) -> Entry:
+    name = next((s.baseline for s in stages if s.baseline), BASELINE)
+    values = _values(e, name, BASELINE, "native", point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
+    reason = _too_many(point, top) or ("" if any(s.manifest for s in stages) else "nothing is derived, so nobody knows the inputs")
+    return Entry(BASELINE, values, point, None, "refused" if reason else "", reason)
+
+
+def _values(e: Experiment, variant: str, target: str, isa: str, point: Point, prediction: str) -> dict[str, Any]:
+    return {"variant": variant, "target": target, "isa": isa, "machine": e.file.machine, "label": point.label, "threads": point.threads,
+            "prediction_hash": prediction}
+
+
+def _too_many(point: Point, top: Topology) -> str:
+    """More threads than CPUs would measure the scheduler, not the kernel."""
+    here = len(top.cpus)
+    return "" if point.threads <= here else f"{point.threads} threads, and {here} CPU{'s' * (here != 1)} may be used here"
+
+
+def _key(e: Experiment, entries: list[Entry], stages: Mapping[Build, Stage]) -> str:
+    f = e.file
+    seen = {
+        "protocol": PROTOCOL, "launches": f.launches, "samples": f.samples, "time_box_s": f.time_box_s, "interval": f.interval, "seed": f.seed,
+        "cases": [[dict(x.values), dict(x.point.sizes), x.status, x.reason] for x in entries],
+        "libraries": {b.path(): s.library_sha256 for b, s in stages.items()},
+    }
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+
+def fitting(entries: tuple[Entry, ...], manifest: Mapping[str, Any], free_bytes: float) -> Iterator[tuple[Entry, str]]:
+    """Entries of one point that are held in memory at once, the smallest first, each with the reason why it is refused or ''."""
+    taken = 0.0
+    for x in sorted(entries, key=lambda x: x.elements(manifest)):
+        need = float(x.elements(manifest) * element_bytes(str(x.values["dtype"])))
+        fits = taken + need <= free_bytes
+        taken += need if fits else 0.0
+        yield x, "" if fits else f"it needs {need / 2**30:.1f} GiB, and {max(0.0, free_bytes - taken) / 2**30:.1f} GiB are free beside the others"
