@@ -12,11 +12,10 @@ import typer
 
 from moapipe.cli import axis
 from moapipe.errors import ConfigError, RecordError
-from moapipe.lab import experiment, record
-from moapipe.lab.collect import collect as collect_records
+from moapipe.lab import experiment, forecast, record
 from moapipe.lab.experiment import Experiment
-from moapipe.lab.file import write_text
-from moapipe.lab.place import folder, root
+from moapipe.lab.file import read_json, write_text
+from moapipe.lab.place import folder, predicted, recorded, root, validated
 from moapipe.report import archive as archiving
 from moapipe.report import bar, charts
 from moapipe.report import table as tables
@@ -29,7 +28,10 @@ def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
     """Join the experiment's records, predictions and validations: dataset.nc, and table.txt beside it."""
     e = experiment.read(experiment_name, root())
     place = e.root / folder(e)
-    data = collect_records(e)
+    groups = experiment.groups(e)
+    predictions = [row for g in groups for row in forecast.read(e.root / predicted(e, g))]
+    validations = [read_json(e.root / validated(b, e.file.machine)) for b in experiment.builds(e)]
+    data = record.collect([record.read(e.root / recorded(e, g)) for g in groups], predictions, validations)
     record.write(data, place / "dataset.nc")
     tables.write_table(place / "dataset.nc", place / "table.txt")
     print(f"collected {data.sizes['case']} cases: {folder(e) / 'dataset.nc'}")
