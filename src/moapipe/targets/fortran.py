@@ -1,7 +1,7 @@
 """In: nothing. Out: the record of the Fortran target: free form, plain constant loops, OpenMP, `bind(c)`.
 
-Two directives keep register tiles in registers: `unroll 1` leaves a lane loop to the vectoriser (GCC 12 peels short ones to
-scalars first), `unroll N` expands a loop over rows whatever its size. Array indices are reversed and zero-based, so the buffers are those of C. Exponentials are blocks with EQUIVALENCEd reals and
+Directives keep register tiles in registers: `unroll 1` and `vector` leave a lane loop to the vectoriser, however short (GCC 12
+would peel it to scalars first), `unroll N` expands a loop over rows whatever its size. Array indices are reversed and zero-based, so the buffers are those of C. Exponentials are blocks with EQUIVALENCEd reals and
 integers, which GCC vectorises (a scalar TRANSFER it does not). Names get prefixes: Fortran ignores case.
 """
 
@@ -198,7 +198,7 @@ FORTRAN = Target(
     name="fortran", source="kernel.f90", lanes="loops", indexing="nested", lazy=False, strips=STRIPS, fold_case=True,
     prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
     narrow="{0}_ik", cast="real({0}, rk)", element="{0}({1})", exclusive=False, address="{0}", comment="! {0}", assign="{0} = {1}",
-    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints={"lane": "!GCC$ unroll 1", "unroll": "!GCC$ unroll {0}"},
+    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints={"lane": ("!GCC$ unroll 1", "!GCC$ vector"), "unroll": ("!GCC$ unroll {0}",)},
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",
     flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *GNU),

@@ -124,8 +124,8 @@ class Walker:
             self.line(depth, self.target.comment, comments[0])
             self.marks.append((s.mark, *tile_shape(s, self.unit.lanes)))
         lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
-        if s.kind in self.target.hints:
-            self.line(depth, self.target.hints[s.kind], str(self.bounds(s, scope)[1]))
+        for hint in self.target.hints.get(s.kind, ()):
+            self.line(depth, hint, str(self.bounds(s, scope)[1]))
         self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
         inner = scope.under(s.var, lo, hi)
         self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)

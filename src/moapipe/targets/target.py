@@ -121,7 +121,7 @@ class Target:
                a missing vector function makes its lane loop a scalar loop
     prepare    rewrites the loop nest into what the language can write
     compiler, flags   how a build calls it
-    hints      what stands before a loop of this kind ({0} its extent)
+    hints      lines before a loop of this kind ({0} its extent)
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
 
@@ -148,7 +148,7 @@ class Target:
     loop: tuple[str, str]
     stride: str
     branch: tuple[str, str, str]
-    hints: Mapping[str, str]
+    hints: Mapping[str, tuple[str, ...]]
     storage: Mapping[str, str]
     prepare: Callable[[Kernel, Unit], Kernel]
     literal: Callable[[float, Unit], Text]
