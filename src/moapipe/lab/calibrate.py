@@ -1,0 +1,149 @@
+"""In: this machine, its C compiler. Out: calibration.json, the rates that predictions divide by, with how they were measured.
+
+The loops are compiled with the same vector functions and flags as generated kernels, run in a process of their own on the same
+CPUs, and the peak loop's listing is checked: full vectors, fused multiply-adds, no memory. Best of several rounds: others can
+only make a rate worse.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from moapipe.errors import LabError
+from moapipe.lab import build as building
+from moapipe.lab.experiment import machine_file, resolve_isa
+from moapipe.lab.file import write_json
+from moapipe.lab.kernel import DTYPES
+from moapipe.lab.place import calibrated
+from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
+from moapipe.machine.topology import Topology, probe
+from moapipe.targets.isa import Isa, isa_named
+from moapipe.targets.support import helpers
+from moapipe.targets.table import flags
+from moapipe.targets.target import Unit
+
+WAYS = ("read", "copy", "stream")
+LIMIT_S = 120.0
+LEAST_MEMORY, MOST_MEMORY = 64 << 20, 512 << 20   # bytes a thread works on beyond the caches
+ENVIRONMENT = ("OMP_", "GOMP_", "KMP_")
+
+
+def calibrate(machine: str, root: Path) -> Calibration:
+    """Measure this machine and write results/calibrate/<machine>/calibration.json. Takes under a minute on a few cores.
+
+    LabError when there is no C compiler, or when the peak loop is not what it should be.
+    """
+    file, top = machine_file(machine, root), probe()
+    isa = isa_named(resolve_isa("auto", file))
+    command = building.find(file, "c", machine).command
+    seen: dict[str, dict[int, Mapping[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in DTYPES:
+            program = compile_loops(command, isa, dtype, Path(folder))
+            seen[dtype] = {t: run(program, top, t, bandwidths=dtype == "f64") for t in thread_counts(top.cores)}
+    result = _calibration(machine, isa, top, command, seen)
+    write_json(root / calibrated(machine), result.to_json())
+    return result
+
+
+def thread_counts(cores: int) -> tuple[int, ...]:
+    """1, 2, 4, … and all cores."""
+    return tuple(sorted({1 << k for k in range(cores.bit_length()) if 1 << k <= cores} | {cores}))
+
+
+# ------------------------------------------------------------------ the loops
+
+
+def arguments(isa: Isa, dtype: str) -> tuple[str, ...]:
+    """The compiler's flags for the loops: the target's own, and enough accumulators to hide the multiply-add's latency."""
+    return (*flags("c", isa.name, dtype), f"-DACCUMULATORS={isa.registers * 3 // 4}")
+
+
+def compile_loops(command: str, isa: Isa, dtype: str, folder: Path) -> Path:
+    """The calibration program for one element type. LabError with the compiler's words when it does not compile."""
+    loops = files("moapipe.lab").joinpath("native", "calibrate.c").read_text()
+    source, listing, program = (folder / f"calibrate_{dtype}{end}" for end in (".c", ".s", ""))
+    source.write_text(f"{helpers(loops, Unit(isa, dtype))}\n{loops}")
+    for line in ([command, *arguments(isa, dtype), "-S", str(source), "-o", str(listing)],
+                 [command, "-fopenmp", str(listing), "-o", str(program), "-lm"]):
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"the calibration loops do not compile:\n{done.stderr.strip()}", where=shlex.join(line))
+    check_peak(listing.read_text(), isa, dtype)
+    return program
+
+
+def check_peak(listing: str, isa: Isa, dtype: str) -> None:
+    """The peak loop must be fused multiply-adds on full registers, or the ceiling is too low and every fraction of it too high."""
+    if isa.name not in ("avx512", "avx2"):
+        return
+    register, kind = {"avx512": "zmm", "avx2": "ymm"}[isa.name], {"f32": "ps", "f64": "pd"}[dtype]
+    body = re.search(r"^fma_loop[\w.]*:(.*?)\.cfi_endproc", listing, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"vfn?madd\d+{kind}\s[^\n]*%{register}", body[1]) if body else []
+    want = isa.registers * 3 // 4
+    if len(found) < want:
+        raise LabError(f"the peak loop has {len(found)} multiply-adds on {register} registers, expected {want}", where="calibrate.c: fma_loop",
+                       hint="the compiler did not vectorise it; try another one")
+
+
+def working_sets(top: Topology, threads: int) -> tuple[int, int, int, int]:
+    """Bytes a thread works on, so that they lie in L1, L2, L3 and memory: half a cache's share; 0 where there is no such cache."""
+    shares = []
+    for level in LEVELS[:-1]:
+        cache = top.cache(level)
+        shares.append(cache.bytes // top.sharers(level, threads) // 2 if cache else 0)
+    last = next((s for s in reversed(shares) if s), 1 << 20)
+    beyond = min(MOST_MEMORY, max(LEAST_MEMORY, 8 * last), top.memory_bytes // (8 * threads))
+    return (*shares, beyond)  # type: ignore[return-value]
+
+
+def run(program: Path, top: Topology, threads: int, *, bandwidths: bool) -> dict[str, float]:
+    """The figures at a number of threads, one on each of the first cores. LabError when the program fails or hangs."""
+    sets = working_sets(top, threads) if bandwidths else (0, 0, 0, 0)
+    places = ",".join(f"{{{c}}}" for c in top.places(threads))
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT)}
+    env |= {"OMP_PLACES": places, "OMP_PROC_BIND": "close", "OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"}
+    line = [str(program), str(threads), *map(str, sets)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=LIMIT_S, check=True)
+    except subprocess.TimeoutExpired as e:
+        raise LabError(f"calibration took more than {LIMIT_S:g} s", hint="something else keeps the machine busy; see `moapipe doctor`") from e
+    except subprocess.CalledProcessError as e:
+        raise LabError(f"calibration ended with {e.returncode}: {e.stderr.strip()}") from e
+    return {name: float(value) for name, value in (l.split() for l in done.stdout.splitlines())}
+
+
+# ------------------------------------------------------------------ the record
+
+
+def _calibration(machine: str, isa: Isa, top: Topology, command: str, seen: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Calibration:
+    f64 = seen["f64"]
+    caches = [c for c in top.caches if c.level in LEVELS]
+    present = [level for level in LEVELS if all(f"{level}_read" in found for found in f64.values())]
+    return Calibration(
+        machine=machine, isa=isa.name, topology=top.line(), clock=max(found["clock"] for x in seen.values() for found in x.values()),
+        lanes={dtype: isa.lanes(dtype) for dtype in seen}, capacity={c.level: c.bytes for c in caches},
+        sharers={c.level: {t: float(top.sharers(c.level, t)) for t in f64} for c in caches},
+        rates={dtype: Rates(*({t: found[n] for t, found in x.items()} for n in ("fma", "vector", "exp"))) for dtype, x in seen.items()},
+        bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in WAYS)) for level in present},
+        region={t: found["region"] for t, found in f64.items()},
+        provenance={"compiler": building.version(command), "command": shlex.join([command, *arguments(isa, "f64")])},
+    )
+
+
+def lines(c: Calibration) -> Iterable[str]:
+    """The figures for people, at the largest number of threads."""
+    t = max(c.region)
+    yield f"{c.topology}; {c.isa}, {c.clock / 1e9:.2f} GHz, {t} threads"
+    for dtype, r in c.rates.items():
+        yield f"{dtype}  {2 * r.fma[t] / 1e9:8.1f} Gflop/s fma   {r.vector[t] / 1e9:7.1f} G/s vector operations   {r.exp[t] / 1e9:6.2f} G/s exp2"
+    for level, b in c.bandwidth.items():
+        yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f} GB/s"
+    yield f"parallel region {c.region[t] * 1e6:.2f} µs"

@@ -1,0 +1,107 @@
+"""In: the loop nests of a group's builds, the calibration, the experiment's points. Out: prediction.json, frozen before measuring.
+
+Counts and traffic are taken at every point from the loop nest in cost.json; nothing is compiled or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from moapipe.lab import experiment, kernel
+from moapipe.lab.experiment import Build, Case, Experiment, Group, Point
+from moapipe.lab.file import read_json, write_json
+from moapipe.lab.place import calibrated, derived, predicted
+from moapipe.loops.cost import count
+from moapipe.loops.onf import Kernel
+from moapipe.loops.onf_json import from_json
+from moapipe.loops.tally import Counts
+from moapipe.loops.traffic import Reuse, Traffic
+from moapipe.machine.predict import Prediction, predict
+from moapipe.machine.rate import Calibration, at
+from moapipe.targets.isa import element_bytes
+
+SCHEMA = 1
+
+
+def forecast(e: Experiment, group: Group) -> Path:
+    """Predict every case of a group that is to be measured, and write prediction.json; its cases carry the names of the dataset.
+
+    RecordError when a build is not derived or the machine is not calibrated.
+    """
+    calibration = Calibration.from_json(read_json(e.root / calibrated(e.file.machine)))
+    cases = [c for c in experiment.cases(e, group) if not c.reason]
+    nests = {b: from_json(read_json(e.root / derived(b) / "cost.json")["onf"]) for b in dict.fromkeys(c.build for c in cases)}
+    rows = [*_predictions(e, group, cases, nests, calibration)]
+    path = e.root / predicted(e, group)
+    document = {"schema": SCHEMA, "experiment": e.name, "machine": e.file.machine, "group": group.path(), "cases": rows}
+    write_json(path, {**document, "prediction_hash": digest(document)})
+    return path
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a prediction's content."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a prediction.json, each with `prediction_hash`, as `record.collect` takes them. RecordError when it is missing or damaged."""
+    document = read_json(path)
+    return [{**row, "prediction_hash": document["prediction_hash"]} for row in document["cases"]]
+
+
+def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[Build, Kernel], c: Calibration) -> Iterator[dict[str, Any]]:
+    """C and Fortran of one loop nest share its numbers."""
+    file, size = kernel.load(group.kernel, e.root), element_bytes(group.dtype)
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for case in cases:
+        point, nest = case.point, nests[case.build]
+        key = (case.build.variant, point.label, point.threads)
+        if key not in known:
+            known[key] = _numbers(nest, point, size, c, group.dtype)
+        bounds = {level: size * file.call("lower_bound", point.sizes, group.form, bytes_ // size) for level, bytes_ in c.capacity.items()}
+        yield {
+            **{axis: getattr(case.build, axis) for axis in experiment.BUILD_AXES}, "machine": e.file.machine, "label": point.label, "threads": point.threads,
+            "useful_flops": int(file.call("useful_flops", point.sizes, group.form)),
+            "lower_bound_bytes": {level: float(b) for level, b in bounds.items() if math.isfinite(b)}, **known[key],
+        }
+
+
+def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, dtype: str) -> dict[str, Any]:
+    counts = count(nest, point.sizes, size, threads=point.threads)
+    streamed = frozenset(a.name for a in nest.arrays if a.stream)
+    result = predict(counts, past(nest, point, size, c), c, dtype, streamed=streamed)
+    return {**_times(result), **_totals(counts), **_ceilings(c, dtype, point.threads), "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
+
+
+def past(nest: Kernel, point: Point, size: int, c: Calibration) -> dict[str, dict[str, Traffic]]:
+    """Traffic past every cache of the machine, by array."""
+    out: dict[str, dict[str, Traffic]] = {}
+    reuses: dict[int, Reuse] = {}
+    for level, capacity in c.capacity.items():
+        sharers = round(at(c.sharers[level], point.threads))
+        reuse = reuses.setdefault(sharers, Reuse(nest, point.sizes, size, threads=point.threads, sharers=sharers))
+        out[level] = reuse.past(capacity)
+    return out
+
+
+def _times(p: Prediction) -> dict[str, float]:
+    return {
+        "predicted_seconds": p.seconds, "predicted_compute_seconds": p.compute, "predicted_memory_seconds": p.memory,
+        "predicted_overhead_seconds": p.overhead,
+    }
+
+
+def _totals(counts: Counts) -> dict[str, int]:
+    names = ("flops", "exps", "loaded_bytes", "stored_bytes", "footprint_read_bytes", "footprint_written_bytes", "private_bytes")
+    return {name: getattr(counts, name) for name in names}
+
+
+def _ceilings(c: Calibration, dtype: str, threads: int) -> dict[str, float]:
+    """What the dataset shows counts against."""
+    rates = c.rates[dtype]
+    return {"peak_flops": 2 * at(rates.fma, threads), "exp_rate": at(rates.exp, threads)}

@@ -1,0 +1,220 @@
+/* Measures what one machine can do, with the vector types and functions that generated kernels use (written in front of this
+   text, for one element type and instruction set). Usage: calibrate THREADS L1 L2 L3 MEMORY, working sets in bytes a thread, 0 to
+   leave one out. Prints `name value` lines: operations in elements a second, bandwidths in bytes that move a second, times in s.
+   Every figure is the best of ROUNDS, since a neighbour can only make it worse. */
+#include <stdio.h>
+#define select select_files /* the system's select(2) has the name of a vector function */
+#include <stdlib.h>
+#undef select
+#include <time.h>
+
+enum { ROUNDS = 16, V = sizeof(vec) / sizeof(real) };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+/* Keeps values alive, and the compiler from knowing them. */
+#if defined(__x86_64__)
+#define KEEP(x) __asm__ volatile("" : "+v"(x))
+#else
+#define KEEP(x) __asm__ volatile("" : "+w"(x))
+#endif
+
+/* Arrays of vectors become registers only where every index is a constant. */
+#define UNROLL _Pragma("GCC unroll 64")
+
+static double fma_loop(long n) {
+    vec a[ACCUMULATORS], x = splat((real)0.999), y = splat((real)1e-3);
+    UNROLL
+    for (int j = 0; j < ACCUMULATORS; j++) a[j] = splat((real)(j + 2)); /* not 1, which x and y map to itself */
+    for (long i = 0; i < n; i++) {
+        UNROLL
+        for (int j = 0; j < ACCUMULATORS; j++) a[j] = a[j] * x + y;
+        KEEP(a[0]);
+    }
+    vec s = a[0];
+    UNROLL
+    for (int j = 1; j < ACCUMULATORS; j++) s += a[j];
+    KEEP(s);
+    return (double)n * ACCUMULATORS * V;
+}
+
+static double vector_loop(long n) {
+    vec a[ACCUMULATORS], x = splat((real)0.999), y = splat((real)1e-3);
+    UNROLL
+    for (int j = 0; j < ACCUMULATORS; j++) a[j] = splat((real)(j + 2)); /* not 1, which x and y map to itself */
+    for (long i = 0; i < n; i++) {
+        UNROLL
+        for (int j = 0; j < ACCUMULATORS; j += 2) { a[j] = a[j] + y; a[j + 1] = vmax(a[j + 1], x); }
+        KEEP(a[0]);
+    }
+    vec s = a[0];
+    UNROLL
+    for (int j = 1; j < ACCUMULATORS; j++) s += a[j];
+    KEEP(s);
+    return (double)n * ACCUMULATORS * V;
+}
+
+static double exp_loop(long n) {
+    enum { N = 1024 };
+    real x[N] __attribute__((aligned(64)));
+    for (int i = 0; i < N; i++) x[i] = (real)(-i * 0.01);
+    vec s[4] = {splat(0), splat(0), splat(0), splat(0)};
+    for (long r = 0; r < n; r++) {
+        for (int i = 0; i < N; i += 4 * V)
+            for (int k = 0; k < 4; k++) s[k] += vexp2(load(x + i + k * V));
+        KEEP(s[0]);
+    }
+    vec all = s[0] + s[1] + s[2] + s[3];
+    KEEP(all);
+    return (double)n * N;
+}
+
+/* From the first thread's start to the last one's end: a late thread must not make the others look fast. */
+enum { MOST = 1024 };
+static double began[MOST], ended[MOST];
+
+static double elapsed(int threads) {
+    double first = began[0], last = ended[0];
+    for (int t = 1; t < threads; t++) {
+        if (began[t] < first) first = began[t];
+        if (ended[t] > last) last = ended[t];
+    }
+    return last - first;
+}
+
+static double rate(double (*loop)(long), long n, int threads) {
+    double best = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        double work = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : work)
+        {
+            const int t = omp_get_thread_num();
+#pragma omp barrier
+            began[t] = now();
+            work = loop(n);
+            ended[t] = now();
+        }
+        const double got = work / elapsed(threads);
+        if (got > best) best = got;
+    }
+    return best;
+}
+
+enum Way { READ, COPY, STREAM };
+
+static void move(enum Way way, const real *a, real *b, long n) {
+    switch (way) {
+    case READ: {
+        vec s[8];
+        for (int k = 0; k < 8; k++) s[k] = splat(0);
+        for (long i = 0; i < n; i += 8 * V)
+            UNROLL
+            for (int k = 0; k < 8; k++) s[k] += load(a + i + k * V);
+        for (int k = 1; k < 8; k++) s[0] += s[k];
+        KEEP(s[0]);
+        break;
+    }
+    case COPY:
+        for (long i = 0; i < n; i += 8 * V)
+            for (int k = 0; k < 8; k++) store(b + i + k * V, load(a + i + k * V));
+        break;
+    case STREAM:
+        for (long i = 0; i < n; i += 8 * V)
+            for (int k = 0; k < 8; k++) stream(b + i + k * V, load(a + i + k * V));
+        fence();
+        break;
+    }
+}
+
+/* Bytes that move a second. `bytes` is what one thread works on: one array to read, or two halves to copy. */
+static double bandwidth(enum Way way, long bytes, int nearest, int threads) {
+    const long block = 8 * V, n = bytes / (way == READ ? 1 : 2) / (long)sizeof(real) / block * block;
+    const double each = way == READ ? 1 : way == COPY && !nearest ? 3 : 2;
+    long repeats = 1 + (32L << 20) / (n * (long)sizeof(real));
+    double best = 0;
+    if (n == 0) return 0;
+#pragma omp parallel num_threads(threads) shared(best)
+    {
+        const int t = omp_get_thread_num();
+        real *a = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096), *b = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096);
+        for (long i = 0; i < n; i++) { a[i] = (real)i; b[i] = 0; }
+        for (int r = 0; r < ROUNDS; r++) {
+#pragma omp barrier
+            began[t] = now();
+            for (long k = 0; k < repeats; k++) {
+                move(way, a, b, n);
+                __asm__ volatile("" : : "r"(a), "r"(b) : "memory");
+            }
+            ended[t] = now();
+#pragma omp barrier
+#pragma omp master
+            {
+                const double got = each * threads * repeats * n * sizeof(real) / elapsed(threads);
+                if (got > best) best = got;
+            }
+        }
+        free(a);
+        free(b);
+    }
+    return best;
+}
+
+static double region(int threads) {
+    double best = 1;
+    for (int r = 0; r < ROUNDS; r++) {
+        const int n = 500;
+        const double start = now();
+        for (int i = 0; i < n; i++) {
+#pragma omp parallel num_threads(threads)
+            __asm__ volatile("" : : : "memory");
+        }
+        const double took = (now() - start) / n;
+        if (took < best) best = took;
+    }
+    return best;
+}
+
+/* Clock rate in Hz from a chain of dependent multiplications, 3 cycles each on x86 (additions, 1 cycle, elsewhere). */
+static double clock_rate(void) {
+    double best = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        const long n = 1000000;
+        uint64_t x = 3;
+        const double start = now();
+        for (long i = 0; i < n; i++) {
+#if defined(__x86_64__)
+            __asm__ volatile("imul %0, %0\n\timul %0, %0\n\timul %0, %0\n\timul %0, %0" : "+r"(x));
+#else
+            __asm__ volatile("add %0, %0, %0\n\tadd %0, %0, %0\n\tadd %0, %0, %0\n\tadd %0, %0, %0" : "+r"(x));
+#endif
+        }
+#if defined(__x86_64__)
+        const double cycles = 12.0 * n;
+#else
+        const double cycles = 4.0 * n;
+#endif
+        const double got = cycles / (now() - start);
+        if (got > best) best = got;
+    }
+    return best;
+}
+
+int main(int count, char **words) {
+    static const char *LEVEL[] = {"L1", "L2", "L3", "memory"}, *WAY[] = {"read", "copy", "stream"};
+    if (count != 6) return fprintf(stderr, "usage: calibrate THREADS L1 L2 L3 MEMORY\n"), 2;
+    const int threads = atoi(words[1]);
+    if (threads < 1 || threads > MOST) return fprintf(stderr, "calibrate: 1 to %d threads\n", MOST), 2;
+    printf("clock %.6e\n", clock_rate());
+    printf("fma %.6e\n", rate(fma_loop, 400000, threads));
+    printf("vector %.6e\n", rate(vector_loop, 400000, threads));
+    printf("exp %.6e\n", rate(exp_loop, 4000, threads));
+    printf("region %.6e\n", region(threads));
+    for (int l = 0; l < 4; l++)
+        for (int w = READ; w <= STREAM; w++)
+            if (atol(words[2 + l]) > 0) printf("%s_%s %.6e\n", LEVEL[l], WAY[w], bandwidth(w, atol(words[2 + l]), l == 0, threads));
+    return 0;
+}

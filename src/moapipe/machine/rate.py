@@ -1,0 +1,88 @@
+"""In: a calibration as JSON. Out: the measured rates of one machine, by element type and number of threads.
+
+`lab.calibrate` measures them, `machine.predict` divides counts by them, the dataset carries them as ceilings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from moapipe.errors import LabError
+
+SCHEMA = 1
+LEVELS = ("L1", "L2", "L3", "memory")
+"""Where data may lie, nearest first."""
+
+ByThreads = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Operations a second, all threads together. `fma` fused multiply-adds (two flops each) of full vectors from registers;
+    `vector` additions, maxima and the like of full vectors; `exp` our exp2; all in elements."""
+
+    fma: ByThreads
+    vector: ByThreads
+    exp: ByThreads
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bytes a second that really move, all threads together, for data that lie in one level: `read` only; `copy` with plain
+    stores, whose lines are fetched before they are written (three bytes move for each copied); `stream` with streaming stores."""
+
+    read: ByThreads
+    copy: ByThreads
+    stream: ByThreads
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one machine does, measured. `lanes` of a vector by element type; `clock` in Hz; `capacity` in bytes and `sharers`
+    (threads on one instance, by number of threads) by cache level; `region` seconds for starting and joining a parallel region."""
+
+    machine: str
+    isa: str
+    topology: str
+    clock: float
+    lanes: Mapping[str, int]
+    capacity: Mapping[str, int]
+    sharers: Mapping[str, ByThreads]
+    rates: Mapping[str, Rates]
+    bandwidth: Mapping[str, Bandwidth]
+    region: ByThreads
+    provenance: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Calibration:
+        """The inverse of `to_json`. LabError when it is another schema, or not complete."""
+        try:
+            if data["schema"] != SCHEMA:
+                raise LabError(f"calibration has schema {data['schema']}, expected {SCHEMA}", hint="run `moapipe calibrate` again")
+            return Calibration(
+                data["machine"], data["isa"], data["topology"], float(data["clock"]), dict(data["lanes"]), dict(data["capacity"]),
+                {k: _threads(v) for k, v in data["sharers"].items()},
+                {k: Rates(**{n: _threads(x) for n, x in v.items()}) for k, v in data["rates"].items()},
+                {k: Bandwidth(**{n: _threads(x) for n, x in v.items()}) for k, v in data["bandwidth"].items()},
+                _threads(data["region"]), dict(data["provenance"]),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as e:
+            raise LabError(f"calibration is incomplete: {e}", hint="run `moapipe calibrate` again") from e
+
+
+def _threads(data: Mapping[str, float]) -> dict[int, float]:
+    """JSON's keys are text."""
+    return {int(k): float(v) for k, v in data.items()}
+
+
+def at(rates: ByThreads, threads: int) -> float:
+    """The rate at a number of threads; more threads than measured get the largest measured number's."""
+    if threads in rates:
+        return rates[threads]
+    fewer = [t for t in rates if t < threads]
+    return rates[max(fewer)] if fewer else rates[min(rates)]

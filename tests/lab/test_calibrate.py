@@ -1,0 +1,56 @@
+"""The calibration program really measures, and its peak loop is checked; no figure is compared with a time."""
+
+import shutil
+
+import pytest
+
+from moapipe.errors import LabError
+from moapipe.lab.calibrate import arguments, check_peak, compile_loops, run, thread_counts, working_sets
+from moapipe.machine.topology import native_isa, probe
+from moapipe.targets.isa import isa_named
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+
+
+@needs_gcc
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
+def test_the_loops_compile_for_every_vector_width(isa, dtype, tmp_path):
+    compile_loops("gcc", isa_named(isa), dtype, tmp_path)
+
+
+@needs_gcc
+def test_every_figure_is_measured_and_positive(tmp_path):
+    top = probe()
+    program = compile_loops("gcc", isa_named(native_isa()), "f64", tmp_path)
+    found = run(program, top, 1, bandwidths=True)
+    levels = [c.level for c in top.caches] + ["memory"]
+    assert {"clock", "fma", "vector", "exp", "region"} <= set(found)
+    assert {f"{level}_{way}" for level in levels for way in ("read", "copy", "stream")} <= set(found)
+    assert all(v > 0 for v in found.values())
+    assert found["fma"] > found["exp"]
+
+
+def test_a_scalar_peak_loop_is_refused():
+    listing = "fma_loop:\n\tvfmadd132sd\t%xmm1, %xmm0, %xmm2\n\t.cfi_endproc\n"
+    with pytest.raises(LabError, match="0 multiply-adds on zmm"):
+        check_peak(listing, isa_named("avx512"), "f64")
+
+
+@needs_gcc
+def test_a_loop_that_the_compiler_spoils_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("moapipe.lab.calibrate.arguments", lambda isa, dtype: ("-O0", *arguments(isa, dtype), "-O0"))
+    with pytest.raises(LabError, match="multiply-adds"):
+        compile_loops("gcc", isa_named("avx512"), "f32", tmp_path)
+
+
+@pytest.mark.parametrize("cores, counts", [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (128, (1, 2, 4, 8, 16, 32, 64, 128))])
+def test_thread_counts_end_with_all_cores(cores, counts):
+    assert thread_counts(cores) == counts
+
+
+def test_working_sets_grow_outwards_and_fit():
+    top = probe()
+    sets = [s for s in working_sets(top, 1) if s]
+    assert sets == sorted(sets)
+    assert all(s <= c.bytes for s, c in zip(sets, top.caches, strict=False))

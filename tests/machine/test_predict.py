@@ -1,0 +1,94 @@
+"""The time model on counts and rates chosen so that every answer can be worked out by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from moapipe.errors import LabError
+from moapipe.loops.tally import Counts, Region
+from moapipe.loops.traffic import Traffic
+from moapipe.machine.predict import predict, work_seconds
+from moapipe.machine.rate import Bandwidth, Calibration, Rates, at
+
+RATES = Rates(fma={1: 100.0, 2: 200.0}, vector={1: 50.0, 2: 100.0}, exp={1: 10.0, 2: 20.0})
+MACHINE = Calibration(
+    machine="m", isa="avx2", topology="two cores", clock=1.0, lanes={"f64": 4}, capacity={"L1": 64, "L2": 256}, sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}},
+    rates={"f64": RATES},
+    bandwidth={
+        "L1": Bandwidth({1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}),
+        "L2": Bandwidth({1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}),
+        "memory": Bandwidth({1: 20.0, 2: 20.0}, {1: 10.0, 2: 10.0}, {1: 16.0, 2: 16.0}),
+    },
+    region={1: 0.0, 2: 0.5}, provenance={},
+)
+
+
+def counts(work, regions=(), threads=1):
+    return Counts("k", {}, 8, threads, (), {}, {}, {}, work, regions)
+
+
+def test_work_is_divided_by_the_rate_of_its_kind():
+    assert work_seconds({"tile": {"fma": 300}}, MACHINE, "f64", 1) == 3
+    assert work_seconds({"vector": {"+": 100, "exp2": 20}}, MACHINE, "f64", 1) == 2 + 2
+    assert work_seconds({"vector": {"+": 100, "exp2": 20}}, MACHINE, "f64", 2) == 1 + 1
+
+
+def test_scalar_work_runs_one_lane_at_a_time():
+    assert work_seconds({"scalar": {"+": 100}}, MACHINE, "f64", 1) == 4 * work_seconds({"vector": {"+": 100}}, MACHINE, "f64", 1)
+
+
+def test_choices_cost_nothing_and_divisions_cost_more_than_additions():
+    assert work_seconds({"vector": {"select": 10**6}}, MACHINE, "f64", 1) == 0
+    assert work_seconds({"vector": {"/": 10}}, MACHINE, "f64", 1) > work_seconds({"vector": {"+": 10}}, MACHINE, "f64", 1)
+
+
+@pytest.mark.parametrize("busiest, seconds", [(0.5, 3.0), (0.75, 4.5), (1.0, 6.0)])
+def test_a_region_takes_as_long_as_its_busiest_thread(busiest, seconds):
+    work = {"tile": {"fma": 600}}
+    p = predict(counts(work, (Region(1, 8, "static", busiest, work),), threads=2), {}, MACHINE, "f64")
+    assert p.compute == seconds and p.overhead == 0.5 and p.seconds == seconds + 0.5
+
+
+def test_work_outside_of_regions_runs_on_one_thread():
+    p = predict(counts({"tile": {"fma": 600}}, (Region(1, 8, "static", 0.5, {"tile": {"fma": 400}}),), threads=2), {}, MACHINE, "f64")
+    assert p.compute == 400 / 200 + 200 / 100
+
+
+def test_the_slowest_level_counts_and_overlaps_with_work():
+    past = {"L1": {"a": Traffic(400, 0, 0)}, "L2": {"a": Traffic(60, 20, 20)}}
+    p = predict(counts({"tile": {"fma": 300}}), past, MACHINE, "f64")
+    assert (p.slowest, p.memory, p.compute, p.seconds) == ("L1", 10.0, 3.0, 10.0)
+    assert p.traffic == {"L1": 400, "L2": 100} and p.bandwidth == {"L1": 40.0, "L2": 10.0}
+
+
+def test_streaming_stores_are_not_fetched_first():
+    past = {"L2": {"out": Traffic(0, 160, 160)}}
+    assert predict(counts({}), past, MACHINE, "f64").memory == 320 / 10
+    assert predict(counts({}), past, MACHINE, "f64", streamed=frozenset({"out"})).memory == 160 / 16
+
+
+def test_more_work_never_takes_less_time():
+    small, large = ({"tile": {"fma": n}, "vector": {"exp2": n}} for n in (10, 11))
+    assert predict(counts(small), {}, MACHINE, "f64").seconds < predict(counts(large), {}, MACHINE, "f64").seconds
+
+
+def test_threads_beyond_the_measured_ones_get_the_largest_measured_rate():
+    assert at(RATES.fma, 3) == at(RATES.fma, 2) == 200
+
+
+def test_calibration_survives_json():
+    assert Calibration.from_json(json.loads(json.dumps(MACHINE.to_json()))) == MACHINE
+
+
+@pytest.mark.parametrize("damage", [{"schema": 0}, {"rates": {"f64": {"fma": {}}}}, {"clock": None}])
+def test_a_damaged_calibration_is_refused(damage):
+    with pytest.raises(LabError, match="moapipe calibrate"):
+        Calibration.from_json({**MACHINE.to_json(), **damage})
+
+
+def test_a_missing_part_is_refused():
+    data = replace(MACHINE).to_json()
+    del data["region"]
+    with pytest.raises(LabError, match="incomplete"):
+        Calibration.from_json(data)
