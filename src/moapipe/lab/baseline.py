@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -76,9 +77,9 @@ def main(arguments: Sequence[str]) -> None:
 def about(torch: Any) -> dict[str, str]:
     """What PyTorch says of itself: version, BLAS, threads, vector capability."""
     shown = torch.__config__.show()
-    blas = next((p.split("=", 1)[1] for p in shown.replace("\n", ",").split(",") if p.strip().startswith("BLAS_INFO=")), "unknown")
-    mkl = next((line.strip(" -") for line in shown.splitlines() if "Math Kernel Library" in line), "")
-    return {"torch": torch.__version__, "blas": blas, "mkl": mkl, "threads": str(torch.get_num_threads()),
+    blas = re.search(r"BLAS_INFO=(\w+)", shown)
+    library = next((line.strip(" -") for line in shown.splitlines() if "Math Kernel Library" in line), "")
+    return {"torch": torch.__version__, "blas": blas[1] if blas else "unknown", "blas_library": library, "threads": str(torch.get_num_threads()),
             "capability": torch.backends.cpu.get_cpu_capability(), "numpy": np.__version__}
 
 
@@ -94,6 +95,8 @@ def prepare(served: Served, inputs: int) -> str:
         tensors[name].copy_(served.torch.from_numpy(raw))
     name, call = served.file.call("baseline", served.torch, tensors, served.form)
     served.call = call
+    gc.collect()
+    gc.disable()
     return str(name)
 
 
@@ -113,8 +116,6 @@ def turn(served: Served, calls: int, samples: int) -> None:
     """One call untimed, then `samples` samples of `calls` calls; the probe prints their lines."""
     call, probe, again = served.call, served.probe, range(calls)
     assert call is not None
-    gc.collect()
-    gc.disable()
     call()
     for _ in range(samples):
         probe.probe_before()
@@ -123,8 +124,6 @@ def turn(served: Served, calls: int, samples: int) -> None:
             call()
         seconds = time.monotonic() - start
         probe.probe_after(start, seconds, time.process_time() - cpu)
-    gc.enable()
-
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -13,7 +13,8 @@ from moapipe.lab.watch import TICK_S, Watch
 SAMPLE_S = 2e-3      # a sample lasts at least about this long: a thousand times the clock's and the loop's own cost
 WARM_S = 0.03        # warm-up before a case: caches, pages, threads, clock
 TURN = 4             # samples before the next participant's turn
-FLOOR = 3            # samples of a launch that are taken even when the time box is empty
+FLOOR = 3            # samples of a launch that are taken whatever they cost
+HARD = 4             # times its time box, after which a launch ends with fewer than the least number of samples
 MOST = 10            # times the least number of samples, after which a launch is enough
 FEWEST = 6           # values that can bound a median at 95 %: 2 · 2⁻⁶ < 5 %
 
@@ -90,25 +91,25 @@ def spread(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a launch of a case has enough: `least` samples that are valid with an interval under `interval`, or `box_s` spent."""
+    """When a launch of a case has enough: `least` valid samples whose median's interval is under `interval`; at least `least`
+    samples once `box_s` seconds are spent; and FLOOR samples once HARD times as many are."""
 
     least: int
     interval: float
     box_s: float
 
     def enough(self, samples: Sequence[Sample], spent_s: float) -> bool:
-        if len(samples) < FLOOR:
-            return False
+        if len(samples) < self.least:
+            return len(samples) >= FLOOR and spent_s >= HARD * self.box_s
         if spent_s >= self.box_s or len(samples) >= MOST * self.least:
             return True
         valid = [s.seconds for s in samples if s.verdict == "valid"]
         return len(valid) >= self.least and spread(valid) <= self.interval
 
     def next_turn(self, samples: int, sample_seconds: float, spent_s: float) -> int:
-        """Samples of the next turn: up to TURN, fewer when the box has no room for them, at least one."""
-        room = int((self.box_s - spent_s) / max(sample_seconds, 1e-9))
-        wanted = max(FLOOR - samples, min(TURN, room))
-        return max(1, min(TURN, wanted))
+        """Samples of the next turn: up to TURN, fewer when the time has no room for them, at least one."""
+        limit = self.box_s if samples >= self.least else HARD * self.box_s
+        return max(1, min(TURN, int((limit - spent_s) / max(sample_seconds, 1e-9))))
 
 
 def rejudged(samples: Sequence[Seen], frame: Frame, clock: float) -> list[Sample]:

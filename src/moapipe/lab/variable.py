@@ -126,6 +126,7 @@ ATTRIBUTES: dict[str, str] = {
     "libraries": "versions of libraries, PyTorch's BLAS among them, JSON",
     "environment": "variables set for the measuring processes, JSON",
     "clock": "clock and its resolution",
+    "key": "digest of all that the measurement depends on: builds, prediction, points, rules",
     "created": "time of making, UTC",
 }
 

@@ -1,0 +1,385 @@
+"""In: an experiment and one of its groups. Out: record.nc: raw samples of every variant, language and PyTorch, in turn, each with a verdict.
+
+One job measures one group, alone on the machine. A launch starts every participant anew; at each point all warm up and then take
+turns, A B C A B C …, so that what drifts drifts for all. Finished launches are written to a journal at once: a job that is
+killed goes on from there, and no half-written record ever stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from moapipe import __version__
+from moapipe.errors import RecordError
+from moapipe.lab import kernel as kernels
+from moapipe.lab import record
+from moapipe.lab.buffer import DTYPES
+from moapipe.lab.experiment import Experiment, Group, Point
+from moapipe.lab.file import read_json, write_json
+from moapipe.lab.library import shapes, work_elements
+from moapipe.lab.lock import alone
+from moapipe.lab.participant import Participant, Trouble, inside, settings
+from moapipe.lab.place import recorded
+from moapipe.lab.plan import Entry, Plan, fitting, plan
+from moapipe.lab.program import program
+from moapipe.lab.record import Case, Sample
+from moapipe.lab.sampling import TURN, WARM_S, Frame, Rule, Seen, calls_for, judged, parse, rejudged
+from moapipe.lab.watch import Watch
+from moapipe.machine import topology
+from moapipe.machine.topology import Topology
+
+Say = Callable[[str], None]
+SLACK_S = 20.0          # beyond what a command should take, before its process counts as hanging
+PATIENCE = 30.0         # times what a command should take: a neighbour can slow spinning threads down by that much and more
+SHM = Path("/dev/shm")
+
+
+@dataclass
+class Track:
+    """One case in one launch: what has been seen of it so far."""
+
+    entry: Entry
+    calls: int = 1
+    call_seconds: float = 0.0
+    spent_s: float = 0.0
+    seen: list[Seen] = field(default_factory=list)
+    trouble: Trouble | None = None
+
+
+@dataclass
+class Job:
+    """The state of one measuring job; `launches` are finished ones: {"launch/threads": {entry's index: {samples, status, reason}}}."""
+
+    experiment: Experiment
+    plan: Plan
+    top: Topology
+    say: Say
+    watch: Watch = field(default_factory=Watch)
+    launches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    spent: float = 0.0              # CPU seconds of participants that have ended
+    running: list[Participant] = field(default_factory=list)
+    begun: float = field(default_factory=time.monotonic)
+    blocks: int = 0
+
+    def read(self) -> None:
+        """A reading of the watch."""
+        self.watch.read(self.spent + sum(p.cpu_seconds for p in self.running))
+
+
+def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
+    """Measure a group and write its record.nc. A record of the very same libraries, prediction, points and rules stays as it is.
+
+    Raises RecordError without a frozen prediction, LabError when the machine stays taken; what goes wrong with one participant
+    is a status with its reason in the record, and the others go on.
+    """
+    top = topology.probe()
+    planned, place = plan(e, group, top), e.root / recorded(e, group)
+    if (old := _standing(place, planned.key)) is not None:
+        say(f"{group.path()}: the record of these builds stands; nothing to measure")
+        return old
+    job = Job(e, planned, top, say)
+    journal = place.with_name("journal.json")
+    _resume(job, journal)
+    if any(not x.status for x in planned.entries):
+        with alone(f"bench {group.path()} of {e.name}", say):
+            _launches(job, journal)
+    data = record.make([_case(job, i, x) for i, x in enumerate(planned.entries)], _attributes(job))
+    record.write(data, place)
+    journal.unlink(missing_ok=True)
+    return data
+
+
+def _standing(place: Path, key: str) -> xr.Dataset | None:
+    """The record that is there, when it measured the same; damaged ones are measured again."""
+    if not place.is_file():
+        return None
+    try:
+        data = record.read(place)
+    except RecordError:
+        return None
+    return data if data.attrs.get("key") == key else None
+
+
+def _resume(job: Job, journal: Path) -> None:
+    """Finished launches of a job that measured the same and was stopped."""
+    if not journal.is_file():
+        return
+    found = read_json(journal)
+    if found["key"] == job.plan.key:
+        job.launches, job.libraries = found["launches"], found["libraries"]
+        job.say(f"{job.plan.group.path()}: goes on after {len(job.launches)} finished launches")
+
+
+# ------------------------------------------------------------------ launches
+
+
+def _launches(job: Job, journal: Path) -> None:
+    counts = sorted({x.point.threads for x in job.plan.entries if not x.status})
+    todo = [(k, t) for k in range(job.experiment.file.launches) for t in counts if f"{k}/{t}" not in job.launches]
+    points = {t: list(dict.fromkeys(_frozen(x.point) for x in job.plan.entries if x.point.threads == t)) for t in counts}
+    total, job.begun = sum(len(points[t]) for _, t in todo), time.monotonic()
+    for launch, threads in todo:
+        done: dict[str, Any] = {}
+        with _participants(job, threads) as start:
+            for point in points[threads]:
+                _point(job, launch, threads, point, start, done, total)
+        job.launches[f"{launch}/{threads}"] = done
+        write_json(journal, {"key": job.plan.key, "launches": job.launches, "libraries": job.libraries})
+
+
+def _frozen(p: Point) -> str:
+    return p.label
+
+
+Start = Callable[[Entry], Participant]
+
+
+@contextmanager
+def _participants(job: Job, threads: int) -> Iterator[Start]:
+    """A function that gives an entry's process, started at its first use and again after its end; all end with the context."""
+    cpus = inside(job.top.places(threads))
+    alive: dict[str, Participant] = {}
+
+    def start(entry: Entry) -> Participant:
+        found = alive.get(entry.name)
+        if found is None or found not in job.running:
+            found = alive[entry.name] = _launch(job, entry, threads, cpus)
+        return found
+
+    try:
+        yield start
+    finally:
+        for p in list(job.running):
+            _end(job, p)
+
+
+def _launch(job: Job, entry: Entry, threads: int, cpus: Sequence[int]) -> Participant:
+    root, machine = job.experiment.root, job.experiment.file.machine
+    if entry.library is not None:
+        driver = program("driver", root, machine)
+        manifest = entry.library.manifest
+        command = [str(driver), str(entry.library.path), manifest["symbol"], manifest["dtype"], str(threads)]
+        p = Participant(entry.name, command, settings(threads, cpus), cpus)
+    else:
+        probe, g = program("probe.so", root, machine), job.plan.group
+        command = [sys.executable, "-m", "moapipe.lab.baseline", str(probe), str(root), g.kernel, g.form, g.dtype, str(threads)]
+        p = Participant(entry.name, command, settings(threads, cpus) | PYTORCH, cpus)
+    job.running.append(p)
+    try:
+        told = p.ready()
+        if complaint := p.complaint():
+            raise Trouble("refused", f"the OpenMP runtime does not take the binding: {complaint}")
+    except Trouble:
+        _end(job, p)
+        raise
+    if entry.library is None:
+        job.libraries |= json.loads(" ".join(told))
+    return p
+
+
+PYTORCH = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "THP_MEM_ALLOC_ENABLE": "1"}
+"""PyTorch makes its outputs anew in every call. Memory that it frees stays with it, and large pages are asked for as the driver does,
+so that its time holds no page faults."""
+
+
+def _end(job: Job, p: Participant) -> None:
+    p.end()
+    if p in job.running:
+        job.running.remove(p)
+        job.spent += p.cpu_seconds
+
+
+# ------------------------------------------------------------------ one point of one launch
+
+
+def _point(job: Job, launch: int, threads: int, label: str, start: Start, done: dict[str, Any], total: int) -> None:
+    """Warm all participants up, then let them take turns until each has enough."""
+    manifest = job.plan.manifest
+    assert manifest is not None, "an entry without status has a manifest"
+    here = [(i, x) for i, x in enumerate(job.plan.entries) if (x.point.label, x.point.threads) == (label, threads)]
+    lost = {i for key in job.launches.values() for i, row in key.items() if row["status"]}
+    live = tuple(x for i, x in here if not x.status and str(i) not in lost)
+    index = {id(x): i for i, x in here}
+    _tell(job, launch, label, threads, len(live), total)
+    job.read()
+    with tempfile.TemporaryDirectory(prefix="moapipe-", dir=_room(live, manifest)) as folder:
+        tracks = []
+        for x, refusal in fitting(live, manifest, _free_bytes()):
+            track = Track(x, trouble=Trouble("refused", refusal) if refusal else None)
+            tracks.append(track)
+        if any(t.trouble is None for t in tracks):
+            _write_inputs(job, live[0].point, manifest, Path(folder))
+        tracks.sort(key=lambda t: index[id(t.entry)])
+        turned = tracks[launch % len(tracks) :] + tracks[: launch % len(tracks)] if tracks else []
+        for t in turned:
+            _guarded(job, t, start, lambda p, t=t: _prepare(job, p, t, manifest, Path(folder)))
+        job.read()
+    frame = Frame(threads, frozenset(inside(job.top.places(threads))), 0.0, job.watch)
+    _rounds(job, turned, start, frame)
+    best = max((s.clock for t in turned for s in t.seen), default=0.0)
+    for t in turned:
+        samples = rejudged(t.seen, frame, best)
+        done[str(index[id(t.entry)])] = {
+            "samples": [list(asdict(s).values()) for s in samples], "status": t.trouble.status if t.trouble else "",
+            "reason": t.trouble.reason if t.trouble else "",
+        }
+    job.blocks += 1
+
+
+def _guarded(job: Job, track: Track, start: Start, act: Callable[[Participant], None]) -> None:
+    """Do something with a track's process; its trouble stops this track and its process, nobody else."""
+    if track.trouble is not None:
+        return
+    p = None
+    try:
+        p = start(track.entry)
+        act(p)
+    except Trouble as trouble:
+        track.trouble = trouble
+        job.say(f"  {track.entry.name}: {trouble.status}: {trouble.reason}")
+        if p is not None:
+            _end(job, p)
+
+
+def _prepare(job: Job, p: Participant, t: Track, manifest: Mapping[str, Any], folder: Path) -> None:
+    """Load the inputs, warm up, choose the calls of a sample. Trouble `timed_out` when one call has no room in the time box."""
+    box = job.experiment.file.time_box_s / job.experiment.file.launches
+    p.ask(_preparation(t.entry, manifest, folder), SLACK_S * 6)
+    _, told = p.ask(f"warm {min(WARM_S, box)}", 2 * box + SLACK_S)
+    t.call_seconds = float(told[1])
+    t.calls = calls_for(t.call_seconds)
+    if t.call_seconds > box:
+        raise Trouble("timed_out", f"one call took {t.call_seconds:.3g} s; the time box of {box * job.experiment.file.launches:g} s in "
+                                   f"{job.experiment.file.launches} launches has no room for it")
+
+
+def _preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
+    """The `prepare` command of a kernel or of PyTorch."""
+    own = x.library.manifest if x.library else manifest
+    inputs, outputs = (shapes(own, kind, x.point.sizes) for kind in ("inputs", "outputs"))
+    if x.library is None:
+        rows = [f"input {name} {'x'.join(map(str, shape)) or '-'} {_file(folder, name)}" for name, shape in inputs.items()]
+        return "\n".join([f"prepare {len(inputs)}", *rows])
+    sizes = [x.point.sizes[s] for s in own["sizes"]]
+    work = work_elements(own, x.point.sizes, x.point.threads)
+    return "\n".join([
+        f"prepare {len(inputs)} {len(outputs)} {work} {len(sizes)}",
+        *(f"input {int(np.prod(shape))} {_file(folder, name)}" for name, shape in inputs.items()),
+        *(f"output {int(np.prod(shape))}" for shape in outputs.values()),
+        *(f"size {v}" for v in sizes),
+    ])
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.bin"
+
+
+def _write_inputs(job: Job, point: Point, manifest: Mapping[str, Any], folder: Path) -> None:
+    """The kernel file's own inputs in the group's dtype, the same for all participants and launches."""
+    kernel = kernels.load(job.plan.group.kernel, job.experiment.root)
+    seed = random.Random(f"{job.experiment.file.seed} {point.label}").getrandbits(64)
+    made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), job.plan.group.form)
+    for a in manifest["inputs"]:
+        np.ascontiguousarray(made[a["name"]], DTYPES[job.plan.group.dtype]).tofile(_file(folder, a["name"]))
+
+
+def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> None:
+    """Turn after turn until every track has enough."""
+    f = job.experiment.file
+    rule = Rule(f.samples, f.interval, f.time_box_s / f.launches)
+    live = [t for t in tracks if t.trouble is None]
+    while live:
+        for t in live:
+            _guarded(job, t, start, lambda p, t=t: _turn(p, t, rule))
+            job.read()
+        best = max((s.clock for t in tracks for s in t.seen), default=0.0)
+        now = Frame(frame.threads, frame.cpus, best, frame.watch)
+        live = [t for t in live if t.trouble is None and not rule.enough([judged(s, now) for s in t.seen], t.spent_s)]
+
+
+def _turn(p: Participant, t: Track, rule: Rule) -> None:
+    sample_s = t.calls * t.call_seconds
+    samples = rule.next_turn(len(t.seen), sample_s, t.spent_s)
+    begin = time.monotonic()
+    rows, _ = p.ask(f"turn {t.calls} {samples}", PATIENCE * (TURN + 1) * sample_s + SLACK_S)
+    t.seen += [parse(row, t.calls) for row in rows]
+    t.spent_s += time.monotonic() - begin
+
+
+def _tell(job: Job, launch: int, label: str, threads: int, count: int, total: int) -> None:
+    """One line of progress with the time left, once there is something to judge it by."""
+    left = (time.monotonic() - job.begun) / job.blocks * (total - job.blocks) if job.blocks else None
+    after = f", about {left:.0f} s left" if left is not None else ""
+    job.say(f"{job.plan.group.path()}: launch {launch + 1} of {job.experiment.file.launches}, {label} threads={threads}: {count} participants{after}")
+
+
+# ------------------------------------------------------------------ room
+
+
+def _free_bytes() -> float:
+    """Four fifths of the memory that is free."""
+    with Path("/proc/meminfo").open() as lines:
+        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    return 0.8 * free
+
+
+def _room(entries: Sequence[Entry], manifest: Mapping[str, Any]) -> str | None:
+    """A folder in memory for the inputs, when they are small against it; otherwise the usual place for temporary files."""
+    need = max((x.elements(manifest) * 8 for x in entries), default=0)
+    roomy = SHM.is_dir() and os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 * need
+    return str(SHM) if roomy else None
+
+
+# ------------------------------------------------------------------ the record
+
+
+def _case(job: Job, i: int, x: Entry) -> Case:
+    """An entry with all its launches as a case of the record."""
+    rows = [found[str(i)] for found in job.launches.values() if str(i) in found]
+    launches = [[Sample(*s) for s in row["samples"]] for row in rows]
+    status, reason = x.status, x.reason
+    if trouble := next((row for row in rows if row["status"]), None):
+        status, reason = trouble["status"], trouble["reason"]
+    elif not status:
+        status, reason = _outcome(launches)
+    return Case(x.values, dict(x.point.at), status, reason, launches)
+
+
+def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:
+    """Status and reason of a case that went through."""
+    verdicts = [s.verdict for launch in launches for s in launch]
+    if "valid" in verdicts:
+        return "measured", ""
+    if not verdicts:
+        return "not_run", "the job ended before its turn"
+    most = max(sorted(set(verdicts)), key=verdicts.count)
+    return "all_invalid", f"all {len(verdicts)} samples are invalid, most of them {most}: {record.VERDICTS[most].text}"
+
+
+def _attributes(job: Job) -> dict[str, Any]:
+    counts = sorted({x.point.threads for x in job.plan.entries})
+    environment = {str(t): settings(t, job.top.places(t)) for t in counts} | {"torch": PYTORCH}
+    return {
+        "moapipe_version": __version__, "experiment": job.experiment.name, "host": platform.node(), "topology": job.top.line(),
+        "compilers": json.dumps(dict(job.plan.compilers), sort_keys=True), "libraries": json.dumps(job.libraries, sort_keys=True),
+        "environment": json.dumps(environment, sort_keys=True), "key": job.plan.key,
+        "clock": f"CLOCK_MONOTONIC, {time.get_clock_info('monotonic').resolution:g} s",
+        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
