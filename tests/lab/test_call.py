@@ -76,7 +76,7 @@ def test_shapes_that_do_not_conform(checkout, change, message):
 
 
 @pytest.mark.parametrize(("options", "hint"), [
-    ({"target": "C"}, "c, fortran"), ({"form": "casual"}, "causal"), ({"variant": "onlin", "target": "c"}, "online"), ({"dtype": "f16"}, "f32"), ({"isa": "avx", "target": "onf"}, "avx2"), ({"q": Q}, "Q")])
+    ({"target": "C"}, "c, fortran"), ({"form": "casual"}, "causal"), ({"variant": "onlin", "target": "c"}, "online"), ({"dtype": "f16"}, "f64"), ({"isa": "avx", "target": "onf"}, "avx2"), ({"q": Q}, "Q")])
 def test_a_wrong_name_gets_the_nearest(checkout, options, hint):
     with pytest.raises(ConfigError) as e:
         call("attention_forward", {"Q": Q, "K": K, "V": V}, root=checkout, **options)

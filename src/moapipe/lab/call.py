@@ -111,7 +111,7 @@ def collapse(file: KernelFile, dnf: Dnf, given: Mapping[str, NDArray[Any]]) -> t
     out: Arrays = {}
     for name, value in given.items():
         shape = shapes[name]
-        if shape and shape[0] == Var(leading) and value.ndim != len(shape):
+        if shape and shape[0] == Var(leading):
             if value.ndim < len(shape) - 1:
                 raise LabError(f"{name} has shape {value.shape}", where=file.name, hint=f"it needs {_shape(shape)}, with any axes in place of {leading}")
             found[name] = value.shape[: value.ndim - len(shape) + 1]

@@ -15,12 +15,12 @@ from typing import Literal
 
 from moapipe.lab.kernel import KernelFile
 
-Level = Literal["fast", "all"]
+Level = Literal["fast", "full"]
 FEATURES = (1, 3, 40, 64, 96, 128)
 BATCHES = (1, 2, 3)
 LARGEST = 520  # beyond 2·tile+1 of every attention tile; larger tiles are reached with tiny tiles
 THREADS = (1, 2, 3)
-ROUNDS = {"fast": 1, "all": 3}
+ROUNDS = {"fast": 1, "full": 3}
 FAST_SHARE = 3  # the fast level takes every third usual-tile case, and all of the tiny ones
 
 
@@ -47,7 +47,7 @@ def scenarios(kernel: KernelFile, variant: str, params: Mapping[str, int], level
         largest = max(found, key=lambda row: sum(n for _, n in row))
         found = list(dict.fromkeys([*found[::FAST_SHARE], largest]))
     rows = [*_empty(values), *found]
-    stressed = found[:: 2 if level == "all" else 6]
+    stressed = found[:: 2 if level == "full" else 6]
     kinds = getattr(kernel.module, "STRESS", {})
     return tuple(Scenario(row, kind, k) for kind in ("plain", *kinds) for k, row in enumerate(rows if kind == "plain" else stressed))
 
