@@ -16,8 +16,9 @@ from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
 from moapipe.loops.lift.edge import hoist_mask, mask, pad, skip
-from moapipe.loops.lift.fold import accumulate_in, online, privatise, recompute
+from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, split_fold
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
+from moapipe.loops.lift.online import online
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
 from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, stream
@@ -57,7 +58,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
-    online, privatise, accumulate_in, recompute,
+    online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute,
     contract, alias, block, layout, pad_extent, stream, stage, fill,
     mask, pad, hoist_mask, skip,
     register_tile, sink_scale,
