@@ -32,6 +32,10 @@ INTEGER = {
 SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": ".and.", "or": ".or.", "not": ".not. "}
 
 
+HINTS = {"lane": ("!GCC$ unroll 1", "!GCC$ vector"), "unroll": ("!GCC$ unroll {0}",)}
+"""Loop kind → directives before it."""
+
+
 def literal(v: float, unit: Unit) -> Text:
     """The shortest decimal that reads back as the same number."""
     if isnan(v):
@@ -169,11 +173,12 @@ def _scalar(name: str, unit: Unit) -> tuple[str, ...]:
 
 def _block(name: str, n: int, unit: Unit) -> tuple[str, ...]:
     e = EXPONENTIALS[unit.dtype]
+    loop = (*HINTS["lane"], f"do j = 1, {n}")  # short loops would be unrolled first, and stay scalar
     lines = [f"real(rk), intent(in) :: x({n})", f"real(rk), intent(out) :: y({n})", f"real(rk) :: qs({n}), rs({n}), t, f, q",
              f"integer(bk) :: qi({n}), ri({n}), j", "equivalence(qs, qi)", "equivalence(rs, ri)",
-             f"do j = 1, {n}", *indent((*_steps(name, unit, "rs(j)", "x(j)"), "qs(j) = q")), "end do",
-             f"do j = 1, {n}", f"    qi(j) = qi(j) + shiftl(ri(j), {e.shift})", "end do",
-             f"do j = 1, {n}", *indent(tuple(_last(name, unit, "y(j)", "qs(j)", "x(j)"))), "end do"]
+             *loop, *indent((*_steps(name, unit, "rs(j)", "x(j)"), "qs(j) = q")), "end do",
+             *loop, f"    qi(j) = qi(j) + shiftl(ri(j), {e.shift})", "end do",
+             *loop, *indent(tuple(_last(name, unit, "y(j)", "qs(j)", "x(j)"))), "end do"]
     return (f"subroutine {name}_{n}(x, y)", *indent(tuple(lines)), "end subroutine")
 
 
@@ -198,7 +203,7 @@ FORTRAN = Target(
     name="fortran", source="kernel.f90", lanes="loops", indexing="nested", lazy=False, strips=STRIPS, fold_case=True,
     prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
     narrow="{0}_ik", cast="real({0}, rk)", element="{0}({1})", exclusive=False, address="{0}", comment="! {0}", assign="{0} = {1}",
-    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints={"lane": ("!GCC$ unroll 1", "!GCC$ vector"), "unroll": ("!GCC$ unroll {0}",)},
+    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=HINTS,
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",
     flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *GNU),
