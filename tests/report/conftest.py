@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,9 +13,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from moapipe.lab import record
+from moapipe.lab import record, transcript
+from moapipe.lab.derive import derive
+from moapipe.lab.experiment import Build
+from moapipe.lab.file import write_json
 from moapipe.lab.record import Case, Sample
 from moapipe.lab.variable import LEVELS, STATUSES
+from moapipe.report.archive import Material, builds
+from moapipe.report.archive import make as make_archive
+from moapipe.report.charts import write_all
 
 CAPACITY = np.array([32e3, 1e6, 32e6])
 
@@ -34,7 +41,7 @@ class Plan:
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
 
 
-SPEED = {"materialised": 0.07, "row_scratch": 0.12, "online": 0.1, "online_tiled": 0.78, "naive": 0.05, "tiled": 0.88, "row": 0.4}
+SPEED = {"materialised": 0.07, "row_scratch": 0.12, "online": 0.1, "online_tiled": 0.78, "naive": 0.05, "unwritten": 0.1, "tiled": 0.88, "row": 0.4}
 BASELINES = {"attention_forward": "scaled_dot_product_attention", "matmul": "addmm", "rmsnorm": "rms_norm"}
 
 
@@ -198,3 +205,46 @@ def dataset_path(dataset: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) 
     path = tmp_path_factory.mktemp("dataset") / "dataset.nc"
     record.write(dataset, path)
     return path
+
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = Plan((("attention_forward", "causal", ("online_tiled",)), ("matmul", "nn", ("tiled", "unwritten"))), ("c", "fortran"), ("f64",), (128, 256, 512))
+
+
+def furnish(root: Path, ds: xr.Dataset) -> Material:
+    """A repository's folder with everything that an archive is made of; real derivations, builds and validations as their stages write
+    them. The variant `unwritten` has no derivation, as after a failure."""
+    shutil.copytree(REPOSITORY / "kernels", root / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "config").mkdir()
+    (root / "config" / "example.yaml").write_text("about: an example\n")
+    material = Material(root, "example", "local", (root / "config" / "example.yaml",))
+    record.write(ds, material.here / "dataset.nc")
+    write_all(material.here / "dataset.nc", material.here / "charts")
+    write_json(root / "results" / "calibrate" / "local" / "calibration.json", {"schema": 1, "peak": 2e11})
+    for build in builds(ds):
+        if build.variant != "unwritten":
+            _furnish_build(material, build)
+    return material
+
+
+def _furnish_build(material: Material, build: Build) -> None:
+    results = material.root / "results"
+    transcript.write(derive(build, material.root), results / "derive" / build.path())
+    here = results / "build" / build.path() / "local"
+    write_json(here / "build.json", {"status": "built", "compiler": {"name": "gcc"}, "commands": ["gcc -O3 kernel.c"], "tiles": [{"mark": "scores", "fma": 24}]})
+    (here / "kernel.s").write_text("\t.text\n")
+    (here / "kernel.so").write_bytes(b"\x7fELF")
+    write_json(results / "validate" / build.path() / "local" / "validation.json", {"status": "valid", "error": 3.3e-16, "checks": [{"sizes": "n=1", "worst": 1e-16}]})
+    write_json(material.here / "predict" / build.kernel / build.form / build.dtype / "prediction.json", {"schema": 1})
+
+
+@pytest.fixture(scope="session")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    """A furnished root, shared: tests that change it must copy it."""
+    return furnish(tmp_path_factory.mktemp("root"), synthetic(SMALL))
+
+
+@pytest.fixture(scope="session")
+def archive_folder(material: Material) -> Path:
+    """A whole archive; read only."""
+    return make_archive(material)

@@ -29,6 +29,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -201,7 +202,7 @@ def _parsed(value: Any) -> Any:
             return json.loads(value)
         except ValueError:
             return value
-    return value if isinstance(value, str) else int(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def summary(ds: xr.Dataset) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def verify(folder: Path) -> list[str]:
         return [f"missing: {MANIFEST} (is {folder} an archive?)"]
     content = manifest.read_bytes()
     expected, problems = _expected(content)
-    if folder.name.rpartition("-")[2] != hashlib.sha256(content).hexdigest()[:8]:
+    if folder.resolve().name.rpartition("-")[2] != hashlib.sha256(content).hexdigest()[:8]:
         problems.append(f"changed: {MANIFEST} (its hash is not the one in the folder's name)")
     present = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
     problems += [f"missing: {name}" for name in sorted(set(expected) - set(present))]

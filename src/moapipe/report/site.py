@@ -6,9 +6,11 @@ demand, so that hundreds of them stay quick.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,8 @@ def write_index(archives: Path) -> None:
     found = []
     for path in archives.glob("*/archive.json"):
         if not path.parent.name.startswith("."):
-            found.append({**read_json(path), "folder": path.parent.name, "seal": path.parent.name.rpartition("-")[2]})
+            with contextlib.suppress(RecordError):
+                found.append({**read_json(path), "folder": path.parent.name, "seal": path.parent.name.rpartition("-")[2]})
     found.sort(key=lambda a: (a["created"], a["folder"]), reverse=True)
     write_text(archives / case.PAGE, _template("archives.html").render(archives=[a | {"when": when(a["created"])} for a in found]))
 
@@ -147,9 +150,14 @@ def _inline(name: str) -> Markup:
 
 
 def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(name)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals["inline"] = _inline
     environment.filters["markup"] = Markup
-    return environment.get_template(name)
+    return environment
