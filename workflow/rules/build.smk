@@ -10,4 +10,4 @@ rule build:
     log:
         f"results/logs/build/{AXES}/{{machine}}.log",
     shell:
-        f"moapipe build {NAMES} --machine {{wildcards.machine}} --keep-going > {{log}} 2>&1"
+        f"moapipe build {NAMES} --machine {{wildcards.machine}} --keep-going 2>&1 | tee -i {{log}}"

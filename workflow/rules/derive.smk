@@ -10,4 +10,4 @@ rule derive:
     log:
         f"results/logs/derive/{AXES}.log",
     shell:
-        f"moapipe derive {NAMES} > {{log}} 2>&1"
+        f"moapipe derive {NAMES} 2>&1 | tee -i {{log}}"

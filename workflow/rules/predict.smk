@@ -26,4 +26,4 @@ rule predict:
     log:
         f"results/logs/{EXPERIMENT.name}/predict/{GROUP}.log",
     shell:
-        f"moapipe predict {GROUP_NAMES} > {{log}} 2>&1"
+        f"moapipe predict {GROUP_NAMES} 2>&1 | tee -i {{log}}"

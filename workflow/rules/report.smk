@@ -11,7 +11,7 @@ rule collect:
     log:
         f"results/logs/{EXPERIMENT.name}/collect.log",
     shell:
-        f"moapipe collect {OF} > {{log}} 2>&1"
+        f"moapipe collect {OF} 2>&1 | tee -i {{log}}"
 
 
 rule chart:
@@ -25,7 +25,7 @@ rule chart:
     log:
         f"results/logs/{EXPERIMENT.name}/chart.log",
     shell:
-        f"moapipe chart {OF} > {{log}} 2>&1"
+        f"moapipe chart {OF} 2>&1 | tee -i {{log}}"
 
 
 rule archive:
@@ -40,4 +40,4 @@ rule archive:
     log:
         f"results/logs/{EXPERIMENT.name}/archive.log",
     shell:
-        f"moapipe archive {OF} > {{log}} 2>&1"
+        f"moapipe archive {OF} 2>&1 | tee -i {{log}}"

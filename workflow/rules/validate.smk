@@ -10,4 +10,4 @@ rule validate:
     log:
         f"results/logs/validate/{AXES}/{{machine}}.log",
     shell:
-        f"moapipe validate {NAMES} --machine {{wildcards.machine}} --keep-going > {{log}} 2>&1"
+        f"moapipe validate {NAMES} --machine {{wildcards.machine}} --keep-going 2>&1 | tee -i {{log}}"
