@@ -148,8 +148,8 @@ def _gather(material: Material, ds: xr.Dataset, work: Path) -> None:
     for kernel in sorted(set(ds["kernel"].values.tolist())):
         for suffix in ("py", "yaml"):
             _copy(material.root / "kernels" / f"{kernel}.{suffix}", work / "kernels" / f"{kernel}.{suffix}")
-    for path in material.config:
-        _copy(path, work / "config" / path.name)
+    for asked in material.config:
+        _copy(asked, work / "config" / asked.name)
     _copy(material.here / "charts", work / "charts")
     _copy(results / "calibrate" / material.machine / "calibration.json", work / "calibration.json")
     _copy(material.here / "dataset.nc", work / "data" / "dataset.nc")
@@ -184,8 +184,7 @@ def samples(ds: xr.Dataset) -> pd.DataFrame:
     kept = ["seconds", "calls", "verdict", "cpu_seconds", "involuntary_switches", "other_cpu_seconds"]
     case, launch, sample = metrics.taken(ds).transpose("case", "launch", "sample").values.nonzero()
     columns = {k: ds[k].transpose("case", "launch", "sample").values[case, launch, sample] for k in kept}
-    columns["verdict"] = [names[code] for code in columns["verdict"].tolist()]
-    return pd.DataFrame({"case": case, "launch": launch, "sample": sample, **columns})
+    return pd.DataFrame({"case": case, "launch": launch, "sample": sample, **columns, "verdict": [names[code] for code in columns["verdict"].tolist()]})
 
 
 def environment(ds: xr.Dataset) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from moapipe.lab.experiment import Build
+from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json
 
 LEXERS = {".c": "c", ".f90": "fortran", ".cu": "cuda", ".h": "c"}
@@ -59,6 +59,33 @@ def read(archive: Path, build: Build) -> Chapter:
 
 def _document(path: Path) -> Any:
     return read_json(path) if path.is_file() else None
+
+
+def told(document: Mapping[str, Any], *apart: str) -> dict[str, Any]:
+    """What a stage's JSON says beyond the build's own names; `apart` is shown elsewhere."""
+    return {k: v for k, v in document.items() if k not in (*BUILD_AXES, "schema", *apart) and v not in ("", None, [])}
+
+
+def checks(validation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row for each output of each validation case: case, tiles, output, error, bound, ratio, PyTorch's own error, verdict."""
+    return [
+        {"case": c["case"], "tiles": c["tiles"], "output": e["output"], "error": e["error"], "bound": e["bound"], "error / bound": e["ratio"],
+         "PyTorch's own error": e["baseline"], "": "passed" if c["passed"] else c["reason"]}
+        for c in validation.get("cases", []) for e in c["errors"] or [dict.fromkeys(("output", "error", "bound", "ratio", "baseline"))]
+    ]  # fmt: skip
+
+
+def shown(value: Any) -> str:
+    """A JSON leaf as text; floats with three digits."""
+    match value:
+        case None | "":
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3g}"
+        case _:
+            return str(value)
 
 
 # ------------------------------------------------------------------ formulas

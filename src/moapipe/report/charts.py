@@ -110,7 +110,8 @@ def _ticks(rows: pd.DataFrame, *fields: str) -> list[float]:
 
 
 def _log_axis(title: str, ticks: list[float], labels: str = "") -> dict[str, Any]:
-    axis = alt.Axis(values=ticks, labelOverlap="greedy", labelSeparation=6, **({"labelExpr": labels} if labels else {"format": "~s"}))
+    written: dict[str, Any] = {"labelExpr": labels} if labels else {"format": "~s"}
+    axis = alt.Axis(values=ticks, labelOverlap="greedy", labelSeparation=6, **written)
     return {"title": title, "scale": alt.Scale(type="log", nice=False, padding=8), "axis": axis}
 
 

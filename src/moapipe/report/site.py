@@ -97,7 +97,7 @@ def _lines(text: str) -> list[str]:
         return [text]
     match value:
         case dict():
-            return [f"{k}: {v}" for k, v in value.items()]
+            return [f"{k}: {', '.join(f'{a} {b}' for a, b in v.items()) if isinstance(v, dict) else v}" for k, v in value.items()]
         case list():
             return [str(v) for v in value]
         case _:
