@@ -124,7 +124,7 @@ def _resume(job: Job, journal: Path) -> None:
     found = read_json(journal)
     if found["key"] == job.plan.key:
         job.launches, job.libraries = found["launches"], found["libraries"]
-        job.say(f"{job.plan.group.path()}: goes on after {len(job.launches)} finished launches")
+        job.say(f"{job.plan.group.path()}: goes on after {len(job.launches)} finished launch{'es' * (len(job.launches) > 1)}")
 
 
 # ------------------------------------------------------------------ launches
