@@ -1,7 +1,7 @@
 """In: a kernel file, a variant, its tile parameters. Out: the cases that validation runs: sizes, kinds of input, numbers of threads.
 
 Sizes sit on the edges: 1, 2, V±1, tile±1, 2·tile+1, and 0 on every axis in turn. Every value of every axis occurs, combined with
-the other axes' values in shuffled order, so axes that belong together (q_len and kv_len) also differ.
+the other axes' values in shuffled order, so axes that belong together (q_len and kv_len) also differ; and all axes are large at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from random import Random
 from typing import Literal
 
@@ -18,6 +19,8 @@ from moapipe.lab.kernel import KernelFile
 Level = Literal["fast", "full"]
 FEATURES = (1, 3, 40, 64, 96, 128)
 BATCHES = (1, 2, 3)
+MIDDLE = 40
+WORK = 1 << 25  # points of the largest cases: extended precision takes tens of nanoseconds for each
 LARGEST = 520  # beyond 2·tile+1 of every attention tile; larger tiles are reached with tiny tiles
 THREADS = (1, 2, 3)
 ROUNDS = {"fast": 1, "full": 3}
@@ -44,10 +47,10 @@ def scenarios(kernel: KernelFile, variant: str, params: Mapping[str, int], level
     values = {s: values[s] for s in kernel.sizes}
     found = list(dict.fromkeys(_combined(values, ROUNDS[level])))
     if level == "fast" and not tiny:
-        largest = max(found, key=lambda row: sum(n for _, n in row))
-        found = list(dict.fromkeys([*found[::FAST_SHARE], largest]))
-    rows = [*_empty(values), *found]
-    stressed = found[:: 2 if level == "full" else 6]
+        found = found[::FAST_SHARE]
+    large = list(_large(values))
+    rows = list(dict.fromkeys([*_empty(values), *found, *large]))
+    stressed = [*large, *(found[::2] if level == "full" else ())]
     kinds = getattr(kernel.module, "STRESS", {})
     return tuple(Scenario(row, kind, k) for kind in ("plain", *kinds) for k, row in enumerate(rows if kind == "plain" else stressed))
 
@@ -85,6 +88,17 @@ def _combined(values: Mapping[str, tuple[int, ...]], rounds: int) -> Iterator[tu
             columns.append(column)
         for row in zip(*columns, strict=True):
             yield tuple(zip(values, row, strict=True))
+
+
+def _large(values: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """All axes at their largest, then each at half of it, the features at an odd middle: a row meets several tiles of every axis,
+    also under a causal mask. What only several tiles show (a missing rescaling) shows here."""
+    most = {s: MIDDLE if options[-1] == max(FEATURES) else options[-1] for s, options in values.items()}
+    while prod(most.values()) > WORK:
+        widest = max(most, key=lambda s: most[s])
+        most[widest] = most[widest] * 3 // 4
+    for smaller in (None, *values):
+        yield tuple((s, n // 2 + 1 if s == smaller else n) for s, n in most.items())
 
 
 def _empty(values: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[tuple[str, int], ...]]:

@@ -23,7 +23,7 @@ from moapipe.lab.kernel import KernelFile, load
 from moapipe.lab.oracle import Error, Truth, compare, truth
 from moapipe.lab.place import built, derived, validated
 from moapipe.lab.scenario import Level, Scenario, scenarios
-from moapipe.lab.worker import Task, Worker
+from moapipe.lab.worker import LIMIT_S, Task, Worker
 
 SCHEMA = 1
 FAILURES = 3  # a build stops being checked after so many failed cases: it is wrong
@@ -159,10 +159,11 @@ def _tiny(b: Build, root: Path, machine: str, usual: Mapping[str, Any]) -> Itera
 
 def run_cases(
     kernel: KernelFile, b: Build, library: Path, manifest: Mapping[str, Any], found: tuple[Scenario, ...], tiles: Literal["usual", "tiny"] = "usual",
+    limit_s: float = LIMIT_S,
 ) -> list[Checked]:
     """Every scenario in one worker; a kernel that ends or blocks its process ends the list, FAILURES failures do too."""
     out: list[Checked] = []
-    with Worker(library, manifest) as worker:
+    with Worker(library, manifest, limit_s) as worker:
         for s in found:
             try:
                 out.append(replace(one(kernel, b, manifest, worker, s), tiles=tiles))
