@@ -6,6 +6,7 @@ the rest is.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -139,6 +140,13 @@ def _tiles(d: Derivation) -> Iterator[str]:
         yield f"* register tile `{t.mark}`: {t.rows} × {t.columns} elements, {t.vector} lanes, {t.fma} vector multiply-adds a step, source lines {t.lines[0]}–{t.lines[1]}"
 
 
+def _changes(before: str, after: str) -> str:
+    """The lines that a lift takes away (-) and brings (+), with two lines around them; the whole nest before and after is in
+    derivation.json."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=2, lineterm="")
+    return "\n".join(l if not l.startswith("@@") else "…" for l in lines if not l.startswith(("---", "+++"))) or "(nothing changes)"
+
+
 def fenced(text: str, language: str = "") -> list[str]:
     return [f"```{language}", *text.rstrip("\n").split("\n"), "```", ""]
 
@@ -169,7 +177,11 @@ def _markdown_schedule(s: Schedule) -> tuple[str, ...]:
         out += ["None: the normal form goes into the loop nest as it is.", ""]
     tiles = ", ".join(f"{k} = {v}" for k, v in sorted(s.params.items()))
     out += ["## 5. Operational normal form", "", f"Tile parameters: {tiles}.", "", "### Naive: one perfect nest for each leaf", "", *fenced(show(s.naive))]
+    before = show(s.naive)
     for k, x in enumerate(s.lifts, 1):
-        out += [f"### Lift {k}: {x.title}", "", LIFTS[x.lift].text.replace("\n", " "), "", *fenced(show(x.kernel))]
+        after = show(x.kernel)
+        out += [f"### Lift {k}: {x.title}", "", LIFTS[x.lift].text.replace("\n", " "), "", *fenced(_changes(before, after), "diff")]
+        before = after
+    out += ["### The loop nest", "", f"Hash `{s.hash}`.", "", *fenced(before)]
     out += ["### Counts", "", "As expressions in the sizes; a sum that has no closed form stays a sum.", "", *fenced(show_closed(s.kernel))]
     return tuple(out)
