@@ -96,11 +96,27 @@ def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
         if guards:
             for v in axis:
                 covered(k, leaf, loops, "pad", v)
+            _reached(k, leaf, loops, axis)
             new[id(leaf)] = replace(leaf, where=_without(leaf.where, tuple(guards)))
         _hold(leaf, axis, held, past, refuse=bool(guards))
     if not new:
         raise refusal("pad", listed(axis), "no guard on the axis is left on a temporary", f"axes are {axes_of(k.body)}")
     return replace(k, body=map_statements(k.body, lambda s: (new.get(id(s), s),) if isinstance(s, Leaf) else (s,)))
+
+
+def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names) -> None:
+    """Refuse when the leaf would read elements past the edge that a clipped writer of a temporary never stores."""
+    mine = {l.var: (l.lo, l.hi) for l in loops if l.var in axis}
+    for r in references(leaf.value):
+        a = k.array(r.array)
+        if a.space in ("input", "output") or a.outside is not None or not any(variables(i) & set(axis) for i in r.index):
+            continue
+        for q, around, _ in leaves(k.body):
+            theirs = {l.var: (l.lo, l.hi) for l in around if l.var in axis} if q.target.array == r.array else {}
+            whole = all(constant(lo) == 0 and constant(hi) is not None for lo, hi in theirs.values())
+            same = all(mine.get(v) == bounds for v, bounds in theirs.items())
+            if not (whole or same):
+                raise refusal("pad", f"{r.array} {listed(theirs)}", f"{leaf.name} reads {r.array} further than {q.name} stores it", "clip both, or neither")
 
 
 def _hold(leaf: Leaf, axis: Names, held: dict[str, Beyond], false: frozenset[Scalar], refuse: bool) -> None:
@@ -235,8 +251,8 @@ def _tied(k: Kernel, m: Leaf) -> frozenset[str]:
         for leaf, _, _ in leaves(k.body):
             same = {r.array for r in references(leaf.value) if r.index == leaf.target.index}
             if isinstance(leaf, Assign) and leaf.target.array in found:
-                found |= {x for x in same if k.array(x).space not in ("input", "output")}
-            elif isinstance(leaf, Assign) and same & found and k.array(leaf.target.array).space not in ("input", "output"):
+                found |= {x for x in same if k.array(x).space != "input"}
+            elif isinstance(leaf, Assign) and same & found:
                 found.add(leaf.target.array)
     return frozenset(found)
 
@@ -274,10 +290,12 @@ def _grain(e: Scalar, loops: Sequence[Loop], cut: Loop, over: Names) -> int | No
 def _refined(k: Kernel, grains: Mapping[str, list[tuple[str, tuple[int | None, ...]]]], m: Leaf, places: Mapping[int, object]) -> None:
     """Every reader's tiles must refine the tiles of every writer of the same temporary, and all readers must be shortened."""
     for x in accesses(k.body):
-        if x.ref.array in grains and k.array(x.ref.array).space != "output" and id(x.leaf) not in places:
+        if x.ref.array in grains and id(x.leaf) not in places:
             writes = [q for q, _, _ in leaves(k.body) if q.target.array == x.ref.array and id(q) in places]
             if writes:
                 raise refusal("skip", x.ref.array, f"{x.leaf.name} uses all of {x.ref.array}, whose masked tiles would not be stored", "name its axis too")
+    if kept := [a for a in grains if k.array(a).space == "output"]:
+        raise refusal("skip", listed(kept), f"{listed(kept)} is an output: its masked tiles are wanted too")
     for array, users in grains.items():
         writers = {n for n, _ in users} & {q.name for q, _, _ in leaves(k.body) if q.target.array == array}
         for name, coarse in users:

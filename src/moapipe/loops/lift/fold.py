@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, references, text, variables
-from moapipe.loops.legal import accesses
+from moapipe.loops.legal import accesses, clash
 from moapipe.loops.lift.scope import (
     Names,
     chain,
@@ -16,6 +16,7 @@ from moapipe.loops.lift.scope import (
     listed,
     nest,
     refusal,
+    starts_at_unit,
     target_loops,
     temporary,
     with_arrays,
@@ -118,6 +119,8 @@ def fold_into(k: Kernel, *, definition: str, reader: str) -> Kernel:
     value = fold.value if factor is None else op("*", factor, fold.value)
     guards = tuple(dict.fromkeys((*leaf.where, *fold.where)))
     into = (*nest(uses[0].loops, (replace(leaf, value=rest),)), *nest(loops, (Accumulate("sum", leaf.target, value, guards, reader),)))
+    if any(clash((s,), (k.body[at + 1],)) and reader not in definitions((s,)) for s in k.body[at + 2 :]):
+        raise refusal("fold_into", f"{definition} {reader}", "what the fold reads is overwritten later")
     others = [s for i, s in enumerate(k.body) if i not in (at, at + 1)]
     place = next(i for i, s in enumerate(others) if reader in definitions((s,)))
     if definitions((others[place],)) != {reader}:
@@ -158,6 +161,8 @@ def peel_first(k: Kernel, *, definition: str, axis: str) -> Kernel:
     first, last = folded[0].lo, folded[0].hi
     if variables(last) & {l.var for l in loops}:
         raise refusal("peel_first", f"{definition} {axis}", f"the end {text(last)} of {axis} changes with another loop")
+    if set(fold.where) - set(init.where):
+        raise refusal("peel_first", f"{definition} {axis}", "the sum has guards that its initialisation lacks", "clip them")
     value = fold.value if is_unit(init, 0.0) else op("+", init.value, fold.value)
     start = Assign(fold.target, value, (*fold.where, op("<=", axis, first)), definition)
     more = replace(fold, where=(*fold.where, op("<", first, axis)))
@@ -204,7 +209,7 @@ def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:
         for s in body:
             if isinstance(s, Loop) and s.var == at and definition in written(s.body):
                 before, loop, after, array = _privatised(a, s, definition, lane, part)
-                _starts_at_unit(out, definition)
+                starts_at_unit(out, definition, "privatise")
                 out += (*before, loop, *after)
                 done.append(array)
             elif isinstance(s, Loop | If):
@@ -217,12 +222,6 @@ def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:
     if not done:
         raise refusal("privatise", f"{definition} {at}", f"no loop {at} writes {definition}")
     return with_arrays(k, body, add=done)
-
-
-def _starts_at_unit(before: Sequence[Stmt], definition: str) -> None:
-    last = next((q for s in reversed(before) for q, _, _ in leaves((s,)) if q.target.array == definition), None)
-    if last is None or not is_unit(last, 0.0):
-        raise refusal("privatise", definition, f"{definition} does not start at 0 right before the loop")
 
 
 def _privatised(a: Array, loop: Loop, definition: str, lane: str, part: str) -> tuple[Body, Loop, Body, Array]:

@@ -14,6 +14,7 @@ from moapipe.loops.lift.scope import (
     listed,
     nest,
     refusal,
+    starts_at_unit,
     target_loops,
     with_arrays,
 )
@@ -83,6 +84,8 @@ def _fused_online(
     form = _check_online(k, loops, shifts, axis, maximum, weights, folds, shift)
     if used := {x.leaf.name for x in accesses(body[last + 1 :], k.array(weights).name) if not x.store}:
         raise refusal("online", f"{weights} {axis}", f"{weights} is read by {listed(used)} after the loop, where it would be unscaled")
+    for f in folds:
+        starts_at_unit((*body[:first], *others), f, "online")
     new = _rescaled(loops, shifts, axis, maximum, folds, form)
     return (*body[:first], *others, *shifts, replace(loops[0], body=new), *body[last + 1 :])
 

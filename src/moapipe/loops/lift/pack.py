@@ -49,6 +49,8 @@ def stage(k: Kernel, *, array: str, into: str, index: Names, at: str = "", only:
         return (replace(s, value=map_references(s.value, lambda r: target if r.array == array else r)),)
 
     pad = fill if len(copy) > 1 else None
+    if at and any(array in written((l,)) for u in uses for l in u.loops if l.var == at):
+        raise refusal("stage", f"{array} {at}", f"{array} is written inside the loop {at}", "stage it where it is complete")
     if at:
         body = _placed_in(map_statements(k.body, redirect), at, (Alloc(into), *copy), into)
         return with_arrays(k, body, add=(Array(into, extents, "private", pad),))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, substitute, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, references, substitute, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.legal import always
 from moapipe.loops.onf import (
@@ -207,15 +207,14 @@ def is_unit(leaf: Stmt, value: float) -> bool:
     return isinstance(leaf, Assign) and getattr(leaf.value, "value", None) == value
 
 
-def depends(e: Scalar, loops: Iterable[Loop]) -> bool:
-    return bool(variables(e) & {l.var for l in loops})
+def starts_at_unit(before: Sequence[Stmt], array: str, lift: str) -> None:
+    """Refuse a sum whose last value before the loop is not the unit."""
+    last = next((q for s in reversed(before) for q, _, _ in leaves((s,)) if q.target.array == array), None)
+    if last is None or not is_unit(last, 0.0):
+        raise refusal(lift, array, f"{array} does not start at 0 before the loop")
 
 
 def target_loops(leaf: Leaf, loops: Sequence[Loop]) -> tuple[Loop, ...]:
     """The loops whose variable is in the leaf's target index."""
     used = frozenset[str]().union(*(variables(i) for i in leaf.target.index))
     return tuple(l for l in loops if l.var in used)
-
-
-def variable(l: Loop) -> Var:
-    return Var(l.var)

@@ -111,6 +111,8 @@ def alias(k: Kernel, *, array: str, onto: str) -> Kernel:
             seen = True
             if wrong := [r for r in reads if r.array == onto and r.index != leaf.target.index]:
                 raise refusal("alias", f"{array} {onto}", f"{text(leaf.target)} needs {text(wrong[0])}, which may be overwritten already")
+        elif old.space != "private" and any(r.array == onto and r.index != leaf.target.index for r in reads):
+            raise refusal("alias", f"{array} {onto}", f"{leaf.name} reads {onto} at another place, which may be overwritten already", "contract both first")
         elif seen and (leaf.target.array == onto or onto in {r.array for r in reads}):
             raise refusal("alias", f"{array} {onto}", f"{onto} is still used by {leaf.name} after {array} is stored")
     rename = {array: onto}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from moapipe.algebra.index import coefficient, constant
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import UNIT, permutable
+from moapipe.loops.legal import UNIT, accesses, permutable
 from moapipe.loops.lift.scope import Names, chain, fresh, is_within, known, listed, nest, refusal, with_arrays
 from moapipe.loops.onf import (
     Accumulate,
@@ -191,6 +191,8 @@ def _sunk(body: Body, i: int, scale: Assign, y: Scalar) -> Body | str:
     if j is None:
         return f"nothing folds into {array} after it is scaled"
     between = body[i + 1 : j]
+    if len([x for x in accesses((body[j],), array)]) != 1 or {r.array for r in references(y)} & written((body[j],)):
+        return f"{listed(definitions((body[j],)))} touches {array} more than once or stores what scales it"
     if array in read(between) or {r.array for r in references(y)} & written(between):
         return f"{listed(definitions(between))} stands between and uses {array} or stores what scales it"
     loops, _ = chain(body[i])
