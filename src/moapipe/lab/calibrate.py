@@ -1,8 +1,8 @@
 """In: this machine, its C compiler. Out: calibration.json, the rates that predictions divide by, with how they were measured.
 
 The loops are compiled with the same vector functions and flags as generated kernels, run in a process of their own on the same
-CPUs, and the peak loop's listing is checked: full vectors, fused multiply-adds, no memory. Best of several rounds: others can
-only make a rate worse.
+CPUs, and the peak loop's listing is checked: full vectors, fused multiply-adds, no memory. Best of as many rounds as it takes
+until the two best agree: others can only make a rate worse. What never agrees is named in the result.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from moapipe.lab import build as building
 from moapipe.lab.experiment import machine_file, resolve_isa
 from moapipe.lab.file import write_json
 from moapipe.lab.kernel import DTYPES
+from moapipe.lab.participant import scrubbed, settings
 from moapipe.lab.place import calibrated
 from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
@@ -30,9 +32,8 @@ from moapipe.targets.table import flags
 from moapipe.targets.target import Unit
 
 WAYS = ("read", "copy", "stream")
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 LEAST_MEMORY, MOST_MEMORY = 64 << 20, 512 << 20   # bytes a thread works on beyond the caches
-ENVIRONMENT = ("OMP_", "GOMP_", "KMP_")
 
 
 def calibrate(machine: str, root: Path) -> Calibration:
@@ -43,7 +44,7 @@ def calibrate(machine: str, root: Path) -> Calibration:
     file, top = machine_file(machine, root), probe()
     isa = isa_named(resolve_isa("auto", file))
     command = building.find(file, "c", machine).command
-    seen: dict[str, dict[int, Mapping[str, float]]] = {}
+    seen: dict[str, dict[int, Seen]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for dtype in DTYPES:
             program = compile_loops(command, isa, dtype, Path(folder))
@@ -104,12 +105,18 @@ def working_sets(top: Topology, threads: int) -> tuple[int, int, int, int]:
     return (*shares, beyond)  # type: ignore[return-value]
 
 
-def run(program: Path, top: Topology, threads: int, *, bandwidths: bool) -> dict[str, float]:
+@dataclass(frozen=True)
+class Seen:
+    """Figures by name, and the names of those whose two best rounds did not agree: something else kept the machine busy."""
+
+    figures: Mapping[str, float]
+    unstable: tuple[str, ...]
+
+
+def run(program: Path, top: Topology, threads: int, *, bandwidths: bool) -> Seen:
     """The figures at a number of threads, one on each of the first cores. LabError when the program fails or hangs."""
     sets = working_sets(top, threads) if bandwidths else (0, 0, 0, 0)
-    places = ",".join(f"{{{c}}}" for c in top.places(threads))
-    env = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT)}
-    env |= {"OMP_PLACES": places, "OMP_PROC_BIND": "close", "OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"}
+    env = {**scrubbed(os.environ), **settings(threads, top.places(threads))}
     line = [str(program), str(threads), *map(str, sets)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=LIMIT_S, check=True)
@@ -117,13 +124,16 @@ def run(program: Path, top: Topology, threads: int, *, bandwidths: bool) -> dict
         raise LabError(f"calibration took more than {LIMIT_S:g} s", hint="something else keeps the machine busy; see `moapipe doctor`") from e
     except subprocess.CalledProcessError as e:
         raise LabError(f"calibration ended with {e.returncode}: {e.stderr.strip()}") from e
-    return {name: float(value) for name, value in (l.split() for l in done.stdout.splitlines())}
+    rows = [l.split() for l in done.stdout.splitlines()]
+    return Seen({name: float(value) for name, value in rows if name != "unstable"}, tuple(value for name, value in rows if name == "unstable"))
 
 
 # ------------------------------------------------------------------ the record
 
 
-def _calibration(machine: str, isa: Isa, top: Topology, command: str, seen: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Calibration:
+def _calibration(machine: str, isa: Isa, top: Topology, command: str, runs: Mapping[str, Mapping[int, Seen]]) -> Calibration:
+    seen = {dtype: {t: found.figures for t, found in x.items()} for dtype, x in runs.items()}
+    shaky = [f"{dtype} {name} at {t} threads" for dtype, x in runs.items() for t, found in x.items() for name in found.unstable]
     f64 = seen["f64"]
     caches = [c for c in top.caches if c.level in LEVELS]
     present = [level for level in LEVELS if all(f"{level}_read" in found for found in f64.values())]
@@ -134,7 +144,7 @@ def _calibration(machine: str, isa: Isa, top: Topology, command: str, seen: Mapp
         rates={dtype: Rates(*({t: found[n] for t, found in x.items()} for n in ("fma", "vector", "exp"))) for dtype, x in seen.items()},
         bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in WAYS)) for level in present},
         region={t: found["region"] for t, found in f64.items()},
-        provenance={"compiler": building.version(command), "command": shlex.join([command, *arguments(isa, "f64")])},
+        provenance={"compiler": building.version(command), "command": shlex.join([command, *arguments(isa, "f64")]), "unstable": ", ".join(shaky)},
     )
 
 
@@ -147,3 +157,5 @@ def lines(c: Calibration) -> Iterable[str]:
     for level, b in c.bandwidth.items():
         yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f} GB/s"
     yield f"parallel region {c.region[t] * 1e6:.2f} µs"
+    if shaky := c.provenance.get("unstable"):
+        yield f"not to be trusted, for something else kept the machine busy: {shaky}; calibrate again when it is quiet"

@@ -1,7 +1,8 @@
 /* Measures what one machine can do, with the vector types and functions that generated kernels use (written in front of this
    text, for one element type and instruction set). Usage: calibrate THREADS L1 L2 L3 MEMORY, working sets in bytes a thread, 0 to
    leave one out. Prints `name value` lines: operations in elements a second, bandwidths in bytes that move a second, times in s.
-   Every figure is the best of ROUNDS, since a neighbour can only make it worse. */
+   A neighbour can only make a figure worse, so each is the best of at least ROUNDS, and of as many more as it takes until the two
+   best agree. Figures that have not agreed after LIMIT seconds are listed on lines `unstable name`. */
 #include <stdio.h>
 #define select select_files /* the system's select(2) has the name of a vector function */
 #include <stdlib.h>
@@ -9,11 +10,36 @@
 #include <time.h>
 
 enum { ROUNDS = 16, V = sizeof(vec) / sizeof(real) };
+static const double AGREE = 0.97, LIMIT = 2.0;
 
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+struct best {
+    double first, second, since;
+    int rounds, stable;
+};
+
+static struct best nothing(void) { return (struct best){0, 0, now(), 0, 0}; }
+
+/* Count a round's rate; 1 if another round is wanted. */
+static int more(struct best *b, double got) {
+    if (got > b->first) {
+        b->second = b->first;
+        b->first = got;
+    } else if (got > b->second) {
+        b->second = got;
+    }
+    b->stable = b->second >= AGREE * b->first;
+    return ++b->rounds < ROUNDS || (!b->stable && now() - b->since < LIMIT);
+}
+
+static void tell(const char *level, const char *name, struct best b, int inverse) {
+    printf("%s%s%s %.6e\n", level, *level ? "_" : "", name, inverse ? 1 / b.first : b.first);
+    if (!b.stable) printf("unstable %s%s%s\n", level, *level ? "_" : "", name);
 }
 
 /* Keeps values alive, and the compiler from knowing them. */
@@ -86,10 +112,11 @@ static double elapsed(int threads) {
     return last - first;
 }
 
-static double rate(double (*loop)(long), long n, int threads) {
-    double best = 0;
-    for (int r = 0; r < ROUNDS; r++) {
-        double work = 0;
+static struct best rate(double (*loop)(long), long n, int threads) {
+    struct best best = nothing();
+    double work;
+    do {
+        work = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : work)
         {
             const int t = omp_get_thread_num();
@@ -98,9 +125,7 @@ static double rate(double (*loop)(long), long n, int threads) {
             work = loop(n);
             ended[t] = now();
         }
-        const double got = work / elapsed(threads);
-        if (got > best) best = got;
-    }
+    } while (more(&best, work / elapsed(threads)));
     return best;
 }
 
@@ -131,18 +156,19 @@ static void move(enum Way way, const real *a, real *b, long n) {
 }
 
 /* Bytes that move a second. `bytes` is what one thread works on: one array to read, or two halves to copy. */
-static double bandwidth(enum Way way, long bytes, int nearest, int threads) {
+static struct best bandwidth(enum Way way, long bytes, int nearest, int threads) {
     const long block = 8 * V, n = bytes / (way == READ ? 1 : 2) / (long)sizeof(real) / block * block;
     const double each = way == READ ? 1 : way == COPY && !nearest ? 3 : 2;
     long repeats = 1 + (32L << 20) / (n * (long)sizeof(real));
-    double best = 0;
-    if (n == 0) return 0;
-#pragma omp parallel num_threads(threads) shared(best)
+    struct best best = nothing();
+    int again = 1;
+    if (n == 0) return best;
+#pragma omp parallel num_threads(threads) shared(best, again)
     {
         const int t = omp_get_thread_num();
         real *a = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096), *b = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096);
         for (long i = 0; i < n; i++) { a[i] = (real)i; b[i] = 0; }
-        for (int r = 0; r < ROUNDS; r++) {
+        while (again) {
 #pragma omp barrier
             began[t] = now();
             for (long k = 0; k < repeats; k++) {
@@ -152,10 +178,8 @@ static double bandwidth(enum Way way, long bytes, int nearest, int threads) {
             ended[t] = now();
 #pragma omp barrier
 #pragma omp master
-            {
-                const double got = each * threads * repeats * n * sizeof(real) / elapsed(threads);
-                if (got > best) best = got;
-            }
+            again = more(&best, each * threads * repeats * n * sizeof(real) / elapsed(threads));
+#pragma omp barrier
         }
         free(a);
         free(b);
@@ -163,28 +187,34 @@ static double bandwidth(enum Way way, long bytes, int nearest, int threads) {
     return best;
 }
 
-static double region(int threads) {
-    double best = 1;
-    for (int r = 0; r < ROUNDS; r++) {
-        const int n = 500;
-        const double start = now();
+/* Parallel regions started and joined in a second. */
+static struct best region(int threads) {
+    const int n = 500;
+    struct best best = nothing();
+    double start;
+    do {
+        start = now();
         for (int i = 0; i < n; i++) {
 #pragma omp parallel num_threads(threads)
             __asm__ volatile("" : : : "memory");
         }
-        const double took = (now() - start) / n;
-        if (took < best) best = took;
-    }
+    } while (more(&best, n / (now() - start)));
     return best;
 }
 
 /* Clock rate in Hz from a chain of dependent multiplications, 3 cycles each on x86 (additions, 1 cycle, elsewhere). */
-static double clock_rate(void) {
-    double best = 0;
-    for (int r = 0; r < ROUNDS; r++) {
-        const long n = 1000000;
+static struct best clock_rate(void) {
+    const long n = 1000000;
+#if defined(__x86_64__)
+    const double cycles = 12.0 * n;
+#else
+    const double cycles = 4.0 * n;
+#endif
+    struct best best = nothing();
+    double start;
+    do {
         uint64_t x = 3;
-        const double start = now();
+        start = now();
         for (long i = 0; i < n; i++) {
 #if defined(__x86_64__)
             __asm__ volatile("imul %0, %0\n\timul %0, %0\n\timul %0, %0\n\timul %0, %0" : "+r"(x));
@@ -192,14 +222,7 @@ static double clock_rate(void) {
             __asm__ volatile("add %0, %0, %0\n\tadd %0, %0, %0\n\tadd %0, %0, %0\n\tadd %0, %0, %0" : "+r"(x));
 #endif
         }
-#if defined(__x86_64__)
-        const double cycles = 12.0 * n;
-#else
-        const double cycles = 4.0 * n;
-#endif
-        const double got = cycles / (now() - start);
-        if (got > best) best = got;
-    }
+    } while (more(&best, cycles / (now() - start)));
     return best;
 }
 
@@ -208,13 +231,13 @@ int main(int count, char **words) {
     if (count != 6) return fprintf(stderr, "usage: calibrate THREADS L1 L2 L3 MEMORY\n"), 2;
     const int threads = atoi(words[1]);
     if (threads < 1 || threads > MOST) return fprintf(stderr, "calibrate: 1 to %d threads\n", MOST), 2;
-    printf("clock %.6e\n", clock_rate());
-    printf("fma %.6e\n", rate(fma_loop, 400000, threads));
-    printf("vector %.6e\n", rate(vector_loop, 400000, threads));
-    printf("exp %.6e\n", rate(exp_loop, 4000, threads));
-    printf("region %.6e\n", region(threads));
+    tell("", "clock", clock_rate(), 0);
+    tell("", "fma", rate(fma_loop, 400000, threads), 0);
+    tell("", "vector", rate(vector_loop, 400000, threads), 0);
+    tell("", "exp", rate(exp_loop, 4000, threads), 0);
+    tell("", "region", region(threads), 1);
     for (int l = 0; l < 4; l++)
         for (int w = READ; w <= STREAM; w++)
-            if (atol(words[2 + l]) > 0) printf("%s_%s %.6e\n", LEVEL[l], WAY[w], bandwidth(w, atol(words[2 + l]), l == 0, threads));
+            if (atol(words[2 + l]) > 0) tell(LEVEL[l], WAY[w], bandwidth(w, atol(words[2 + l]), l == 0, threads), 0);
     return 0;
 }
