@@ -173,25 +173,30 @@ def _loops(ranges: tuple[Range, ...], leaf: Leaf) -> Body:
 
 def _pieces(p: _Piece) -> Iterator[_Piece]:
     """Split at selects whose condition bounds one loop: catenations become ranges, not conditions in the loop."""
-    match p.value:
-        case Op("select", (c, a, b)) if (cut := _cut(c, p.ranges)) is not None:
-            d, lo, hi = cut
-            var, low, high = p.ranges[d]
-            yes = (var, low if lo is None else maximum(low, lo), high if hi is None else minimum(high, hi))
-            no = (var, low, minimum(high, lo)) if lo is not None else (var, maximum(low, hi or Num(0)), high)
-            for part, value in ((yes, a), (no, b)):
-                yield from _pieces(_Piece((*p.ranges[:d], part, *p.ranges[d + 1 :]), value))
+    choice = next((x for x in walk(p.value) if _cut(x, p.ranges) is not None), None)
+    cut = None if choice is None else _cut(choice, p.ranges)
+    if choice is None or cut is None:
+        yield p
+        return
+    d, lo, hi = cut
+    var, low, high = p.ranges[d]
+    yes = (var, low if lo is None else maximum(low, lo), high if hi is None else minimum(high, hi))
+    no = (var, low, minimum(high, lo)) if lo is not None else (var, maximum(low, hi or Num(0)), high)
+    for part, value in ((yes, children(choice)[1]), (no, children(choice)[2])):
+        yield from _pieces(_Piece((*p.ranges[:d], part, *p.ranges[d + 1 :]), _replaced(p.value, choice, value)))
+
+
+def _replaced(e: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    return new if e == old else rebuild(e, tuple(_replaced(c, old, new) for c in children(e)))
+
+
+def _cut(e: Scalar, ranges: tuple[Range, ...]) -> tuple[int, Scalar | None, Scalar | None] | None:
+    """(loop, lo, hi) where a select takes its first value, when its condition bounds one loop by sizes."""
+    match e:
+        case Op("select", (c, _, _)) if not any(isinstance(x, Ref) for x in walk(c)):
+            names = [v for v, _, _ in ranges]
+            used = [i for i, v in enumerate(names) if v in variables(c)]
+            lo, hi = first_true(c, names[used[0]]) if len(used) == 1 else (None, None)
+            return None if lo is None and hi is None else (used[0], lo, hi)
         case _:
-            yield p
-
-
-def _cut(c: Scalar, ranges: tuple[Range, ...]) -> tuple[int, Scalar | None, Scalar | None] | None:
-    names = [v for v, _, _ in ranges]
-    used = variables(c) & set(names)
-    if len(used) != 1 or any(isinstance(x, Ref) for x in walk(c)):
-        return None
-    d = next(i for i, v in enumerate(names) if v in used)
-    lo, hi = first_true(c, names[d])
-    return None if lo is None and hi is None else (d, lo, hi)
-
-
+            return None

@@ -184,11 +184,14 @@ def recompute(k: Kernel, *, which: Names, readers: Names, suffix: str = "2") -> 
     def rename(r: Ref) -> Scalar:
         return Ref(f"{r.array}{suffix}", r.index) if r.array in arrays else r
 
-    both = map_expressions((*mine, *theirs), lambda e: map_references(e, rename))
-    both = rename_variables(both, {l.var: f"{l.var}{suffix}" for _, ls, _ in leaves(both) for l in ls})
-    both = map_statements(both, lambda s: (replace(s, name=f"{s.name}{suffix}"),) if isinstance(s, Leaf) and s.name in which else (s,))
-    rest = tuple(s for s in k.body if s not in theirs)
-    return with_arrays(k, (*rest, *both), add=tuple(replace(k.array(a), name=f"{a}{suffix}") for a in sorted(arrays)))
+    def copy(body: Body) -> Body:
+        body = map_expressions(body, lambda e: map_references(e, rename))
+        body = rename_variables(body, {l.var: f"{l.var}{suffix}" for _, ls, _ in leaves(body) for l in ls})
+        return map_statements(body, lambda s: (replace(s, name=f"{s.name}{suffix}"),) if isinstance(s, Leaf) and s.name in which else (s,))
+
+    at = k.body.index(theirs[0])
+    rest = tuple(q for s in k.body[at:] for q in (copy((s,)) if s in theirs else (s,)))
+    return with_arrays(k, (*k.body[:at], *copy(mine), *rest), add=tuple(replace(k.array(a), name=f"{a}{suffix}") for a in sorted(arrays)))
 
 
 def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:

@@ -1,0 +1,75 @@
+"""Lifts that no variant combines, on small kernels: what they make, and that the meaning stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, kernel, matmul, normal, ref, softmax
+
+from moapipe.algebra.index import evaluate
+from moapipe.algebra.scalar import op, text
+from moapipe.loops.interpret import run
+from moapipe.loops.lift import apply_script
+from moapipe.loops.onf import Loop, definitions, show, statements
+
+SIZES = [{"ni": i, "nj": j, "nk": k, "ne": e} for i, j, k, e in ((5, 9, 11, 3), (1, 1, 1, 1), (4, 8, 8, 2), (3, 2, 0, 2), (0, 3, 2, 1))]
+def softmax_unsafe():
+    """With exp, a factor, and no guard against rows that see nothing."""
+    weights = normal("w", "ik", op("exp", op("*", 0.5, op("-", ref("S", "i", "k"), ref("m", "i")))))
+    return kernel(MAXIMUM, weights, TOTAL, MIXED, RESULT, outputs=("r",))
+
+
+SCRIPTS = {
+    "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
+    "parts in order": (matmul, [SPLIT, ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("bind", {"axis": "ko", "kind": "parallel", "only": "p"})]),
+    "parts straight into the reader": (matmul, [
+        SPLIT, ("clip", {"axis": "kl"}), ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("fold_into", {"definition": "x", "reader": "y"}),
+        ("peel_first", {"definition": "y", "axis": "ko"}), ("fuse", {"axis": "i"}),
+    ]),
+    "the sum with its reader's factor": (matmul, [("fold_into", {"definition": "x", "reader": "y"}), ("reorder", {"order": ["k", "i", "j"]})]),
+    "recompute for an owner": (softmax, [
+        ("recompute", {"which": ["w", "t"], "readers": "o"}), ("reorder", {"order": ["i", "k", "i2", "e2", "k2", "e"]}), ("fuse", {"axis": "i", "only": ["m", "z", "w", "t"]}),
+        ("fuse", {"axis": "i2"}), ("contract", {"array": ["w2"]}),
+    ]),
+    "a prefix by number": (matmul, [("split_range", {"axis": "k", "at": 3, "rest": "kz"}), ("split_range", {"axis": "i", "at": "nj // 2", "rest": "iz", "only": "y"})]),
+    "the rows backwards": (matmul, [("reverse", {"axis": "i"}), ("fuse", {"axis": "i"}), ("contract", {"array": "x"})]),
+    "columns first, blocked": (matmul, [
+        SPLIT_I, SPLIT_J, ("pad_extent", {"array": "x", "dim": 0, "to": 2}), ("pad_extent", {"array": "x", "dim": 1, "to": 4}),
+        ("block", {"array": "x", "dim": 1, "by": 4}), ("layout", {"array": "x", "order": [1, 0, 2]}),
+    ]),
+    "a copy of one row": (matmul, [("stage", {"array": "B", "into": "Bt", "index": ["j", "k"]}), ("stage", {"array": "A", "into": "row", "index": ["k"], "at": "i", "only": "x"})]),
+    "an unsafe maximum": (softmax_unsafe, [
+        ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),
+    ]),
+    "streamed": (matmul, [("stream", {"array": "y"})]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_meaning_stays(name):
+    make, script = SCRIPTS[name]
+    start = make()
+    states = [start, *(s.kernel for s in apply_script(start, [dict([item]) for item in script], {}, {}))]
+    assert states[-1] != start
+    for sizes in SIZES:
+        rng = np.random.default_rng(5)
+        x = {a.name: rng.normal(size=[evaluate(e, sizes) for e in a.shape]) for a in start.arrays if a.space == "input"}
+        with np.errstate(all="ignore"):
+            want = run(start, sizes, x).outputs
+            for k in states[1:]:
+                got = run(k, sizes, x).outputs
+                for o, value in want.items():
+                    np.testing.assert_allclose(got[o], value, rtol=1e-12, err_msg=show(k))
+
+
+def last(name):
+    make, script = SCRIPTS[name]
+    return apply_script(make(), [dict([item]) for item in script], {}, {})[-1]
+
+
+def test_what_they_make():
+    assert [text(e) for e in last("columns first, blocked").kernel.array("x").shape][1:] == ["(((ni + 1) // 2) * 2)", "4"]
+    assert last("streamed").kernel.array("y").stream
+    assert "w2" in definitions(last("recompute for an owner").kernel.body)
+    assert any(isinstance(s, Loop) and s.kind == "parallel" for s in statements(last("parts in order").kernel.body))
+    assert last("streamed").title == "stream(array=y)"
