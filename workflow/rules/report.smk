@@ -3,6 +3,7 @@ rule collect:
     input:
         RECORDS,
         PREDICTIONS,
+        TARGETS["validations"],
     output:
         f"{HERE}/dataset.nc",
         f"{HERE}/table.txt",
