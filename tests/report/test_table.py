@@ -75,3 +75,10 @@ def test_a_damaged_dataset_is_one_clear_error(tmp_path: Path, dataset_path: Path
     cut.write_bytes(dataset_path.read_bytes()[:5000])
     with pytest.raises(RecordError, match="cut short"):
         table.print_table(cut)
+
+
+def test_cases_that_fail_alike_are_told_in_one_line(dataset: xr.Dataset) -> None:
+    rows = metrics.frame(dataset).head(4).assign(explanation=["all invalid: all 60 samples", "all invalid: all 77 samples", "", "refused: too large"])
+    lines = table.missing(rows)
+    assert len(lines) == 2
+    assert lines[0].startswith("2 × all invalid: all … samples (") and lines[1].startswith("1 × refused: too large (")

@@ -6,6 +6,7 @@ has `level`. Only valid samples count. A number that cannot be had is NaN, and `
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -255,6 +256,11 @@ def _explain(state: str, reason: str, verdicts: Counter[str], usable: bool) -> s
     words = state.replace("_", " ")
     found = ", ".join(f"{count} × {name.replace('_', ' ')}" for name, count in verdicts.most_common(3))
     return f"{words}: {reason or found or STATUSES[state].text}"
+
+
+def kind(text: str) -> str:
+    """An explanation without its numbers, so that cases which fail alike are told together."""
+    return re.sub(r"\d+(\.\d+)?", "…", text)
 
 
 def frame(ds: xr.Dataset) -> pd.DataFrame:

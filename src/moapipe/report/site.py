@@ -22,7 +22,7 @@ from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
 from moapipe.report import case, chapter, charts, table
-from moapipe.report.metrics import BASELINE
+from moapipe.report.metrics import BASELINE, kind
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILTERS = ("kernel", "form", "variant", "target", "dtype", "status")
@@ -84,7 +84,7 @@ def facts(ds: xr.Dataset) -> list[tuple[str, list[str]]]:
     out = []
     for name, label in (("host", "host"), ("topology", "machine"), ("compilers", "compilers"), ("libraries", "libraries"), ("environment", "set for measuring"),
                         ("clock", "clock"), ("moapipe_version", "moapipe"), ("protocol", "protocol")):  # fmt: skip
-        lines = [line for part in str(ds.attrs.get(name, "")).splitlines() for line in _lines(part)]
+        lines = list(dict.fromkeys(line for part in str(ds.attrs.get(name, "")).splitlines() for line in _lines(part)))
         if lines:
             out.append((label, lines))
     return out
@@ -126,7 +126,7 @@ def tiles(cases: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _missing(cases: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    return sorted(Counter(c["explanation"] for c in cases if c["explanation"]).items())
+    return sorted(Counter(kind(c["explanation"]) for c in cases if c["explanation"]).items())
 
 
 # ------------------------------------------------------------------ parts

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from moapipe.lab import record
 from moapipe.lab.file import write_text
-from moapipe.report.metrics import BASELINE, frame
+from moapipe.report.metrics import BASELINE, frame, kind
 
 Row = dict[str, Any]
 WIDTH = 160
@@ -149,12 +149,14 @@ def accuracy(rows: pd.DataFrame) -> str:
 
 
 def missing(rows: pd.DataFrame) -> list[str]:
-    """One line for every distinct explanation: how many cases, and which (the first three by name)."""
+    """One line for every kind of explanation: how many cases, and which (the first three by name)."""
     lines = []
-    for text, group in rows[rows["explanation"] != ""].groupby("explanation", sort=True):
+    silent = rows[rows["explanation"] != ""]
+    for text, group in silent.groupby(silent["explanation"].map(kind), sort=True):
         names = [" ".join(str(r[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")) for _, r in group.head(3).iterrows()]
         more = f" and {len(group) - 3} more" if len(group) > 3 else ""
-        lines.append(f"{len(group)} × {text} ({'; '.join(names)}{more})")
+        reason = group["explanation"].iloc[0] if group["explanation"].nunique() == 1 else text
+        lines.append(f"{len(group)} × {reason} ({'; '.join(names)}{more})")
     return lines
 
 

@@ -343,7 +343,7 @@ function move(by) {
 }
 dialog.addEventListener("keydown", (e) => { if (e.key === "ArrowLeft") move(-1); if (e.key === "ArrowRight") move(1); });
 dialog.addEventListener("close", () => { state.open = null; writeAddress(); });
-for (const link of document.querySelectorAll("[data-status]")) link.addEventListener("click", () => { state.q = link.dataset.status; update(); });
+for (const link of document.querySelectorAll("[data-status]")) link.addEventListener("click", () => { state.q = link.dataset.status.replaceAll("…", " "); update(); });
 const theme = $("#theme");
 theme.addEventListener("click", () => {
   document.documentElement.dataset.theme = charts.dark() ? "light" : "dark";
