@@ -90,7 +90,8 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        problems = [_problem(model, p) for p in e.errors()]
+        unknown_first = sorted(e.errors(), key=lambda p: p["type"] != "extra_forbidden")  # a misspelt key is also a missing one
+        problems = [_problem(model, p) for p in unknown_first]
         more = f"\n  and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         first, *others = problems[:SHOWN]
         text = first[0] + "".join(f"\n  also {m}" for m, _ in others) + more
