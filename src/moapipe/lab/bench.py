@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,16 @@ def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
 
 
 def _standing(place: Path, key: str) -> xr.Dataset | None:
-    """The record that is there, when it measured the same; damaged ones are measured again."""
+    """The record that is there, when it measured the same and every case got a valid sample that could; damaged ones are measured
+    again, and so are those of a noisy machine."""
     if not place.is_file():
         return None
     try:
         data = record.read(place)
     except RecordError:
         return None
-    return data if data.attrs.get("key") == key else None
+    noisy = (data["status"].values == record.STATUSES["all_invalid"].code).any()
+    return data if data.attrs.get("key") == key and not noisy else None
 
 
 def _resume(job: Job, journal: Path) -> None:
@@ -133,7 +136,7 @@ def _resume(job: Job, journal: Path) -> None:
 def _launches(job: Job, journal: Path) -> None:
     counts = sorted({x.point.threads for x in job.plan.entries if not x.status})
     todo = [(k, t) for k in range(job.experiment.file.launches) for t in counts if f"{k}/{t}" not in job.launches]
-    points = {t: list(dict.fromkeys(_frozen(x.point) for x in job.plan.entries if x.point.threads == t)) for t in counts}
+    points = {t: list(dict.fromkeys(x.point.label for x in job.plan.entries if x.point.threads == t)) for t in counts}
     total, job.begun = sum(len(points[t]) for _, t in todo), time.monotonic()
     for launch, threads in todo:
         done: dict[str, Any] = {}
@@ -142,10 +145,6 @@ def _launches(job: Job, journal: Path) -> None:
                 _point(job, launch, threads, point, start, done, total)
         job.launches[f"{launch}/{threads}"] = done
         write_json(journal, {"key": job.plan.key, "launches": job.launches, "libraries": job.libraries})
-
-
-def _frozen(p: Point) -> str:
-    return p.label
 
 
 Start = Callable[[Entry], Participant]
@@ -220,16 +219,13 @@ def _point(job: Job, launch: int, threads: int, label: str, start: Start, done: 
     _tell(job, launch, label, threads, len(live), total)
     job.read()
     with tempfile.TemporaryDirectory(prefix="moapipe-", dir=_room(live, manifest)) as folder:
-        tracks = []
-        for x, refusal in fitting(live, manifest, _free_bytes()):
-            track = Track(x, trouble=Trouble("refused", refusal) if refusal else None)
-            tracks.append(track)
+        tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, _free_bytes())]
         if any(t.trouble is None for t in tracks):
             _write_inputs(job, live[0].point, manifest, Path(folder))
         tracks.sort(key=lambda t: index[id(t.entry)])
         turned = tracks[launch % len(tracks) :] + tracks[: launch % len(tracks)] if tracks else []
         for t in turned:
-            _guarded(job, t, start, lambda p, t=t: _prepare(job, p, t, manifest, Path(folder)))
+            _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
         job.read()
     frame = Frame(threads, frozenset(inside(job.top.places(threads))), 0.0, job.watch)
     _rounds(job, turned, start, frame)
@@ -258,7 +254,7 @@ def _guarded(job: Job, track: Track, start: Start, act: Callable[[Participant], 
             _end(job, p)
 
 
-def _prepare(job: Job, p: Participant, t: Track, manifest: Mapping[str, Any], folder: Path) -> None:
+def _prepare(job: Job, t: Track, manifest: Mapping[str, Any], folder: Path, p: Participant) -> None:
     """Load the inputs, warm up, choose the calls of a sample. Trouble `timed_out` when one call has no room in the time box."""
     box = job.experiment.file.time_box_s / job.experiment.file.launches
     p.ask(_preparation(t.entry, manifest, folder), SLACK_S * 6)
@@ -307,14 +303,14 @@ def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> No
     live = [t for t in tracks if t.trouble is None]
     while live:
         for t in live:
-            _guarded(job, t, start, lambda p, t=t: _turn(p, t, rule))
+            _guarded(job, t, start, partial(_turn, t, rule))
             job.read()
         best = max((s.clock for t in tracks for s in t.seen), default=0.0)
         now = Frame(frame.threads, frame.cpus, best, frame.watch)
         live = [t for t in live if t.trouble is None and not rule.enough([judged(s, now) for s in t.seen], t.spent_s)]
 
 
-def _turn(p: Participant, t: Track, rule: Rule) -> None:
+def _turn(t: Track, rule: Rule, p: Participant) -> None:
     sample_s = t.calls * t.call_seconds
     samples = rule.next_turn(len(t.seen), sample_s, t.spent_s)
     begin = time.monotonic()
@@ -370,7 +366,7 @@ def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:
     if not verdicts:
         return "not_run", "the job ended before its turn"
     most = max(sorted(set(verdicts)), key=verdicts.count)
-    return "all_invalid", f"all {len(verdicts)} samples are invalid, most of them {most}: {record.VERDICTS[most].text}"
+    return "all_invalid", f"all {len(verdicts)} samples are invalid, most of them {most}: {record.VERDICTS[most].text} Bench again when the machine is quiet."
 
 
 def _attributes(job: Job) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def make(cases: Sequence[Case], attributes: Mapping[str, Any]) -> xr.Dataset:
     sizes = {"case": len(cases), "launch": launches, "sample": samples, "level": len(LEVELS)}
     data = xr.Dataset(coords={"level": ("level", np.array(LEVELS, dtype=str), {"long_name": "memory level"})})
     for name, row in VARIABLES.items():
-        values = np.full([sizes[d] for d in row.dims], variable.fill(name), dtype=object if row.kind == "text" else DTYPES[row.kind])
+        values: np.ndarray = np.full([sizes[d] for d in row.dims], variable.fill(name), dtype=object if row.kind == "text" else DTYPES[row.kind])
         for i, case in enumerate(cases):
             _fill(values, i, name, case)
         typed = np.array(values.tolist(), dtype=str) if row.kind == "text" else values
@@ -233,7 +233,7 @@ def join(records: Sequence[xr.Dataset]) -> xr.Dataset:
 def _pad(record: xr.Dataset, names: Sequence[str], sizes: Mapping[str, int]) -> xr.Dataset:
     """A record with all of `names` as coordinates and with `sizes` launches and samples."""
     widths = {dim: (0, size - record.sizes[dim]) for dim, size in sizes.items()}
-    fills = {name: variable.fill(name) for name in SAMPLE_VARIABLES}
+    fills: dict[str, Any] = {name: variable.fill(name) for name in SAMPLE_VARIABLES}
     out = record.pad(widths, constant_values=fills).assign(
         {name: ("case", np.full(record.sizes["case"], NOT_A_PARAMETER), {"long_name": f"size parameter {name}", "units": "1"})
          for name in names if name not in record.variables})
