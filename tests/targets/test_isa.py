@@ -24,7 +24,7 @@ def test_blocks_are_whole_tiles(isa: str, dtype: str, caches: Caches) -> None:
 
 def test_the_tile_of_avx512_is_the_one_that_was_measured() -> None:
     p = tile_parameters("avx512", "f32")
-    assert (p["MR"], p["W"], p["Br"], p["Bc"]) == (12, 32, 24, 192)
+    assert (p["MR"], p["W"], p["Br"], p["Bc"]) == (8, 32, 32, 192)
 
 
 @pytest.mark.parametrize("call", [lambda: isa_named("sse9"), lambda: tile_parameters("avx2", "f16")])

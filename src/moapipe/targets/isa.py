@@ -57,7 +57,7 @@ class Caches:
 
 
 CACHES = Caches()
-ROWS, COLUMNS, DEPTH = 24, 256, 64      # query rows of a tile; most key columns; KC is a multiple of DEPTH
+ROWS, COLUMNS, DEPTH = (8, 6, 4), 256, 64      # choices of MR; most key columns; KC is a multiple of DEPTH
 
 
 def isa_named(name: str) -> Isa:
@@ -78,11 +78,13 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     """The one rule from vector width, registers and caches to tile sizes, in elements.
 
     V       lanes of a vector            NV  vectors side by side in a register tile      W = NV·V  its columns
-    MR      its rows: the largest divisor of Br whose MR·NV accumulators leave NV registers for a row of B and one for an element
-            of A (three without FMA: the product needs a place, and GCC one more to move it); never fewer
-            than latency·throughput accumulators, which hide the multiply-add's latency (Low et al., TOMS 43(2), 2016, eq. 2)
-    Br, Bc  query rows and key columns of an attention tile: Br = 24, which has many divisors; Bc the largest multiple of W and
-            Br, at most 256, whose Br×Bc scores fill at most half of L1
+    MR      its rows, 8, 6 or 4: the most whose MR·NV accumulators leave NV registers for a row of B and one for an element of A
+            (three without FMA: the product needs a place, and GCC one more to move it); never fewer than latency·throughput
+            accumulators, which hide the multiply-add's latency (Low et al., TOMS 43(2), 2016, eq. 2). Twelve rows would fit
+            AVX-512 and are no faster: (MR + NV) loads a step are already fewer than the multiply-adds, and eight rows leave
+            less of a power of two over
+    Br, Bc  query rows and key columns of an attention tile: Br = 4·MR; Bc the largest multiple of W and Br, at most 256, whose
+            Br×Bc scores fill at most half of L1
     KC      depth of a matmul panel: a KC×W panel of B and an MR×KC panel of A fill L1 together
     MC      rows of a packed block of A: multiple of Br, an eighth of L2
     NC      columns of a packed block of B: multiple of W, KC×NC elements in the core's share of L3
@@ -91,8 +93,9 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     v = row.lanes(dtype)
     nv = 2
     w = nv * v
-    br, spare = ROWS, nv + (1 if row.fma else 3)
-    mr = max(r for r in range(1, br + 1) if br % r == 0 and r * nv <= row.registers - spare)
+    spare = nv + (1 if row.fma else 3)
+    mr = next(r for r in ROWS if r * nv <= row.registers - spare)
+    br = 4 * mr
     bc = max(lcm(w, br), min(COLUMNS, caches.l1 // 2 // (br * size)) // lcm(w, br) * lcm(w, br))
     kc = max(DEPTH, caches.l1 // ((mr + w) * size) // DEPTH * DEPTH)
     mc = max(br, caches.l2 // 8 // (kc * size) // br * br)
