@@ -224,6 +224,17 @@ def test_collect_refuses_a_prediction_that_changed_after_the_measurement():
     assert same["traffic_bytes"].sel(level="L2").item() == 5.0
 
 
+def test_pytorch_gets_what_all_participants_of_a_point_have_in_common():
+    torch = IDENTITY | {"target": "torch", "variant": "mul", "isa": "native"}
+    measured = record.make([one(), Case(torch, {"n": 4}, "not_run", "x"), Case(torch | {"threads": 2}, {"n": 4}, "not_run", "x")], {})
+    row = IDENTITY | {"prediction_hash": "", "useful_flops": 7.0, "predicted_seconds": 1.0, "lower_bound_bytes": {"L1": 3.0}}
+    data = record.collect([measured], [row])
+    assert data["useful_flops"].values.tolist()[:2] == [7.0, 7.0]
+    assert data["lower_bound_bytes"].sel(level="L1").values.tolist()[:2] == [3.0, 3.0]
+    assert np.isnan(data["predicted_seconds"].values[1])
+    assert np.isnan(data["useful_flops"].values[2])
+
+
 def test_collect_puts_validation_beside_every_size_of_a_build():
     cases = [one(label="n=4"), one(label="n=8")]
     checked = {k: IDENTITY[k] for k in variable.BUILD_AXES} | {"error": 1e-7, "error_bound": 1e-6, "baseline_error": 2e-7}

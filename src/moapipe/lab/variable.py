@@ -112,6 +112,9 @@ VARIABLES: dict[str, Variable] = {
 }
 
 BUILD_AXES = (*experiment.BUILD_AXES, "machine")
+SHARED = ("useful_flops", "lower_bound_bytes", "peak_flops", "exp_rate")
+"""Predicted variables that all participants of a group have in common at a point, PyTorch too, which has no prediction of its own."""
+POINT = ("kernel", "form", "dtype", "machine", "label", "threads")
 KEY = (*BUILD_AXES, "label", "threads")         # no two cases of a dataset share it
 
 ATTRIBUTES: dict[str, str] = {
