@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -165,3 +166,10 @@ def test_frame_has_one_row_a_case_and_a_column_a_level(make: Callable[..., xr.Da
     assert len(rows) == ds.sizes["case"]
     assert {"traffic_ratio_L1", "traffic_ratio_L3", "label", "n", "machine", "valid_samples"} <= set(rows.columns)
     assert (rows["valid_samples"] <= rows["taken_samples"]).all()
+
+
+def test_an_enriched_dataset_has_the_same_frame(dataset: xr.Dataset) -> None:
+    rich = metrics.enrich(dataset)
+    assert metrics.enrich(rich) is rich
+    pd.testing.assert_frame_equal(metrics.frame(rich), metrics.frame(dataset))
+    assert rich.attrs == dataset.attrs and not set(metrics.evaluate(dataset)) & set(dataset.variables)

@@ -68,7 +68,7 @@ def make(material: Material) -> Path:
     failure nothing half-made is left; what a killed run left is removed by the next one.
     """
     archives = material.root / "results" / "archives"
-    ds = record.read(material.here / "dataset.nc")
+    ds = metrics.enrich(record.read(material.here / "dataset.nc"))
     _sweep(archives)
     with _workplace(archives) as work:
         _gather(material, ds, work)

@@ -20,7 +20,7 @@ import xarray as xr
 
 from moapipe.lab import record
 from moapipe.lab.file import write_json, write_text
-from moapipe.report.metrics import BASELINE, frame, series
+from moapipe.report.metrics import BASELINE, enrich, frame, series
 from moapipe.report.table import FAIR, seconds, significant
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99")  # Okabe and Ito's, then more that stay apart on white and on black
@@ -388,7 +388,7 @@ def runtime() -> str:
 
 def write_all(dataset: Path, out: Path) -> tuple[Path, ...]:
     """Write every chart of a `dataset.nc` as `<name>.json` and `<name>.svg` into `out`; each file whole or not at all."""
-    ds = record.read(dataset)
+    ds = enrich(record.read(dataset))
     written = []
     for figure in CHARTS:
         document = specification(figure, ds)
