@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from moapipe.algebra.index import coefficient, constant
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
+from moapipe.errors import LiftError
 from moapipe.loops.legal import UNIT, accesses, permutable
 from moapipe.loops.lift.scope import Names, chain, fresh, is_within, known, listed, nest, refusal, with_arrays
 from moapipe.loops.onf import (
@@ -74,13 +75,17 @@ def register_tile(
 
     body = go(k.body)
     if not found:
-        want = " × ".join([*rows, lane, fold])
-        nests = "; ".join(", ".join(l.var for l in ls) for q, ls, _ in leaves(k.body) if q.name == definition)
-        raise refusal("register_tile", f"{definition} {want}", f"no fold of {definition} in a perfect nest over {want}", f"its nests are {nests}")
+        raise _untiled(k, definition, (*rows, lane, fold))
     if len(found) != 1:
         raise refusal("register_tile", definition, f"{definition} has {len(found)} such nests")
     shape = tuple(l.hi for l in (*found[0].rows, found[0].lane))
     return with_arrays(k, body, add=(Array(name, shape, "register"),))
+
+
+def _untiled(k: Kernel, definition: str, axes: Names) -> LiftError:
+    want = " × ".join(axes)
+    nests = "; ".join(", ".join(l.var for l in ls) for q, ls, _ in leaves(k.body) if q.name == definition)
+    return refusal("register_tile", f"{definition} {want}", f"no fold of {definition} in a perfect nest over {want}", f"its nests are {nests}")
 
 
 def _tile(loops: tuple[Loop, ...], inner: Body, definition: str, lane: str, fold: str, rows: Names) -> _Tile | None:
