@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 import pytest
 from tests.loops.nests import NESTS, sizes_for
@@ -90,6 +92,18 @@ def test_serial_loops_around_parallel_ones(unit, tmp_path):
 @pytest.mark.parametrize("unit", UNITS, ids="-".join)
 def test_streaming_stores(unit, tmp_path):
     check(tiles.copied(lanes(*unit[1:])), unit, [{"n": n, "m": m} for n, m in ((0, 1), (3, 1), (2, 5))], tmp_path)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids="-".join)
+@pytest.mark.parametrize("edge", [3, 4, 12, 16])
+def test_transposing_copies(unit, edge, tmp_path):
+    sizes = [{"n": n, "m": m} for n, m in ((0, 3), (1, 1), (2, 5), (edge, edge), (2 * edge + 1, 17), (35, 33))]
+    kernel = tiles.packed(edge)
+    check(kernel, unit, sizes, tmp_path)
+    if unit[0] == "c":
+        text = emit(kernel, *unit).text
+        v = lanes(*unit[1:])
+        assert text.count("static inline void transpose") == len({("plain", v), ("scaled", gcd(edge, v))} - {("scaled", 1)})
 
 
 def positive(kernel, sizes, dtype):

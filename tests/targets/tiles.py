@@ -104,6 +104,20 @@ def copied(v: int) -> Kernel:
     return Kernel("copied", ("n", "m"), (array("x", "input", "n", multiply("m", v)), y), (body,))
 
 
+def packed(edge: int) -> Kernel:
+    """Three transposing copies: rows first from a lower bound, columns first and scaled, and one that a guard keeps scalar."""
+    i = add(multiply("io", edge), "r")
+    first = loop("i", "n", loop("j", "m", Assign(ref("t", "j", "i"), ref("x", "i", "j"), (), "t")), lo=2)
+    start = loop("i0", op("min", 2, "n"), loop("j0", "m", Assign(ref("t", "j0", "i0"), Num(0.0), (), "t")))
+    blocks = loop("io", op("//", "n", edge), loop("j1", "m", loop("r", edge, Assign(
+        ref("p", "io", "j1", "r"), op("*", op("*", ref("f"), 3.0), ref("x", i, "j1")), (), "p"))), kind="parallel")
+    guarded = loop("i2", "n", loop("j2", "m", Assign(ref("g", "j2", "i2"), ref("x", "i2", "j2"), (op("<=", "j2", "i2"),), "g")))
+    unset = loop("i3", "n", loop("j3", "m", Assign(ref("g", "j3", "i3"), Num(-1.0), (), "g")))
+    arrays = (array("x", "input", "n", "m"), array("f", "input"), array("t", "output", "m", "n"),
+              array("p", "output", op("//", "n", edge), "m", edge), array("g", "output", "m", "n"))
+    return Kernel("packed", ("n", "m"), arrays, (start, first, blocks, unset, guarded))
+
+
 def function(name: str, kind: str, v: int) -> Kernel:
     """One function of FUNCS on every element of a, b (and a condition on them), in a lane loop or a serial one."""
     i = add(multiply("io", 2 * v), "l")

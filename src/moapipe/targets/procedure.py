@@ -19,6 +19,7 @@ from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_nam
 from moapipe.targets.lane import assuming, conditions, everywhere, plan
 from moapipe.targets.strip import is_strip
 from moapipe.targets.target import Local, Text
+from moapipe.targets.transpose import Transpose, transposition, whole
 
 EXPANDED = 4
 """A lane loop of at most so many vectors is written out; a longer one without registers is a loop over vectors."""
@@ -99,6 +100,8 @@ class Walker:
                 self.body(s.body, scope.knowing(s.var, Num(i)), depth)
         elif s.kind == "lane" and vectors and not scope.lane:
             self.lane_loop(s, scope, depth)
+        elif "transpose" in self.target.vector and not scope.lane and (t := transposition(s, self.writer.arrays, self.unit.lanes)):
+            self.transpose(t, scope, depth)
         else:
             self.plain_loop(s, scope, depth)
 
@@ -108,6 +111,32 @@ class Walker:
         assert isinstance(leaf, Assign) and isinstance(leaf.value, Op)
         places = [self.writer.place(r, first)[0] for r in (leaf.value.args[0], leaf.target) if isinstance(r, Ref)]
         self.line(depth, self.target.strips[leaf.value.name], str(self.bounds(s, scope)[1]), *places)
+
+    def transpose(self, t: Transpose, scope: Scope, depth: int) -> None:
+        """Whole blocks by shuffles; the columns left over in a row of blocks, then the rows left over, element by element."""
+        row, column = (self.writer.names["v:" + s.var] for s in (t.rows, t.columns))
+        ends = [whole(s, t.edge) for s in (t.rows, t.columns)]
+        inner = scope.under(t.rows.var, t.rows.lo, t.rows.hi).under(t.columns.var, t.columns.lo, t.columns.hi)
+        head = self.target.stride
+        self.line(depth, head, row, *(self.writer.index(e, scope).text for e in (t.rows.lo, ends[0])), str(t.edge))
+        self.line(depth + 1, head, column, *(self.writer.index(e, scope).text for e in (t.columns.lo, ends[1])), str(t.edge))
+        places = [self.target.address.format(self.writer.place(r, inner)[0]) for r in (t.source, t.leaf.target)]
+        steps = [self.writer.index(d, inner).text for d in (t.source_step, t.target_step)]
+        factor = [] if t.factor is None else [self.writer.value(t.factor, inner).text]
+        form = self.target.vector["transpose" if t.factor is None else "scaled transpose"]
+        self.line(depth + 2, form, str(t.edge), *factor, places[0], steps[0], places[1], steps[1])
+        self.line(depth + 1, self.target.loop[1])
+        edge = Loop("lane", Num(0), Num(t.edge), (self.shifted(t),))
+        self.plain_loop(replace(t.columns, lo=ends[1], body=(edge,)), inner, depth + 1)
+        self.line(depth, self.target.loop[1])
+        self.plain_loop(replace(t.rows, lo=ends[0], body=(replace(t.columns, body=(t.leaf,)),)), scope, depth)
+
+    def shifted(self, t: Transpose) -> Leaf:
+        """The copy at row + lane."""
+        at = {t.rows.var: Op("+", (Var(t.rows.var), Var("lane")))}
+        target = substitute(t.leaf.target, at)
+        assert isinstance(target, Ref)
+        return replace(t.leaf, target=target, value=substitute(t.leaf.value, at))
 
     def bounds(self, s: Loop, scope: Scope) -> tuple[int, int]:
         lo, hi = (constant(simplify(substitute(e, scope.known))) for e in (s.lo, s.hi))

@@ -10,6 +10,7 @@ import re
 
 from moapipe.targets.polynomial import EXPONENTIALS, horner
 from moapipe.targets.target import Unit
+from moapipe.targets.transpose import block
 
 FUNCTIONS: dict[str, str] = {
     "floor_div": "static inline int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }",
@@ -111,6 +112,8 @@ def helpers(body: str, unit: Unit) -> str:
     _collect(body, unit, wanted)
     functions = [wanted[n] for n in FUNCTIONS if n in wanted]
     order = sorted(functions, key=lambda t: list(wanted.values()).index(t))
+    blocks = sorted(set(re.findall(r"\btranspose(_scaled)?_(\d+)\(", body)))
+    order += [block(int(edge), bool(scaled), unit.size) for scaled, edge in blocks]
     bits = 8 * unit.size
     head = ["#include <math.h>", "#include <stdint.h>", "#include <string.h>", "#ifdef _OPENMP", "#include <omp.h>", "#else",
             "#define omp_get_thread_num() 0", "#endif", "",
