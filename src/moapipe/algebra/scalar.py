@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from operator import is_
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -83,13 +84,15 @@ def memoised(f: Callable[[Scalar], T]) -> Callable[[Scalar], T]:
     def found(e: Scalar) -> T:
         if isinstance(e, Num | Var):
             return f(e)
-        if e.memo is None:
-            object.__setattr__(e, "memo", {})
         memo = e.memo
-        assert memo is not None
-        if key not in memo:
-            memo[key] = f(e)
-        return memo[key]  # type: ignore[no-any-return]
+        if memo is None:
+            memo = {}
+            object.__setattr__(e, "memo", memo)
+        try:
+            return memo[key]  # type: ignore[no-any-return]
+        except KeyError:
+            answer = memo[key] = f(e)
+            return answer
 
     found.__name__, found.__doc__ = key, f.__doc__
     return found
@@ -156,7 +159,7 @@ def children(e: Scalar) -> tuple[Scalar, ...]:
 
 def rebuild(e: Scalar, parts: tuple[Scalar, ...]) -> Scalar:
     """`e` with other children; `e` itself when they are the same nodes."""
-    if all(a is b for a, b in zip(children(e), parts, strict=True)):
+    if all(map(is_, children(e), parts)):
         return e
     match e:
         case Op(name, _):

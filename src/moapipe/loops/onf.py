@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Literal, assert_never
 
 from moapipe.algebra.index import simplify
@@ -113,14 +114,20 @@ class Kernel:
 
 def leaves(body: Body, loops: tuple[Loop, ...] = (), conditions: tuple[Scalar, ...] = ()) -> Iterator[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]]:
     """(leaf, enclosing loops outermost first, enclosing If conditions); a leaf's own guards are in `leaf.where`."""
+    found: list[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]] = []
+    _leaves(body, loops, conditions, found)
+    return iter(found)
+
+
+def _leaves(body: Body, loops: tuple[Loop, ...], conditions: tuple[Scalar, ...], found: list[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]]) -> None:
     for s in body:
         match s:
             case Loop():
-                yield from leaves(s.body, (*loops, s), conditions)
+                _leaves(s.body, (*loops, s), conditions, found)
             case If():
-                yield from leaves(s.body, loops, (*conditions, s.condition))
+                _leaves(s.body, loops, (*conditions, s.condition), found)
             case Assign() | Accumulate():
-                yield s, loops, conditions
+                found.append((s, loops, conditions))
             case Alloc():
                 pass
             case _:
@@ -136,20 +143,23 @@ def statements(body: Body) -> Iterator[Stmt]:
 
 
 def map_statements(body: Body, f: Callable[[Stmt], Body]) -> Body:
-    """Bottom-up rewrite; `f` returns what replaces a statement."""
+    """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop | If):
-            s = replace(s, body=map_statements(s.body, f))
+            inner = map_statements(s.body, f)
+            s = s if inner is s.body else replace(s, body=inner)
         out += f(s)
-    return tuple(out)
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
 
 def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
     """Apply `f` to target, value and guards."""
     target = f(leaf.target)
     assert isinstance(target, Ref)
-    return replace(leaf, target=target, value=f(leaf.value), where=tuple(f(w) for w in leaf.where))
+    value, where = f(leaf.value), tuple(f(w) for w in leaf.where)
+    same = target is leaf.target and value is leaf.value and all(map(is_, where, leaf.where))
+    return leaf if same else replace(leaf, target=target, value=value, where=where)
 
 
 def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
@@ -158,9 +168,11 @@ def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
     def go(s: Stmt) -> Body:
         match s:
             case Loop():
-                return (replace(s, lo=simplify(f(s.lo)), hi=simplify(f(s.hi))),)
+                lo, hi = simplify(f(s.lo)), simplify(f(s.hi))
+                return (s,) if lo is s.lo and hi is s.hi else (replace(s, lo=lo, hi=hi),)
             case If():
-                return (replace(s, condition=f(s.condition)),)
+                condition = f(s.condition)
+                return (s,) if condition is s.condition else (replace(s, condition=condition),)
             case Assign() | Accumulate():
                 return (map_leaf(s, f),)
             case Alloc():
@@ -283,7 +295,8 @@ def _local(k: Kernel) -> frozenset[str]:
 
 def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], live: frozenset[str], what: str) -> None:
     for e in parts:
-        if loose := variables(e) - bound:
+        if not variables(e) <= bound:
+            loose = variables(e) - bound
             raise LiftError(f"{what} uses {sorted(loose)}, which no loop binds", where=k.name)
         for r in references(e):
             if r.array not in live:
