@@ -23,6 +23,12 @@ def test_scan_reads_what_experiments_need(repository):
     assert names(repository) == ("toy",)
 
 
+def test_forms_may_be_a_comprehension(repository):
+    edit(repository / "kernels/toy.py", 'FORMS = {"full": {}, "causal": {"causal": "top_left"}}',
+         'FORMS = {f"{a}{b}": {"a": a == "t", "b": bool(b)} for a in "nt" for b in ("", "_x")}')
+    assert scan("toy", repository).forms["t_x"] == {"a": True, "b": True}
+
+
 def test_scan_does_not_run_the_file(repository):
     with (repository / "kernels/toy.py").open("a") as f:
         f.write("\nraise RuntimeError('run')\n")
@@ -42,7 +48,7 @@ def test_load_gives_the_functions(repository):
     ("toy.yaml", "about: tiles", "about: [tiles", "kernels/toy.yaml", "indentation"),
     ("toy.yaml", "  about: tiles\n", "", "kernels/toy.yaml", "add about"),
     ("toy.py", '"d": ("depth",)', '"d": ("width",)', "kernels/toy.py", "two sizes"),
-    ("toy.py", '"causal": "top_left"', '"causal": str()', "kernels/toy.py:4", "literal"),
+    ("toy.py", '"causal": "top_left"', '"causal": mask', "kernels/toy.py:4", "literal"),
     ("toy.py", "FORMS", "FORM", "kernels/toy.py", "architecture.md"),
     ("toy.py", "def inputs(", "def inputs((", "kernels/toy.py:12", ""),
 ])
