@@ -39,9 +39,10 @@ def test_too_many_accumulators_are_refused(target, isa, dtype, tmp_path):
 @pytest.mark.skipif(not compiler("fortran"), reason="no gfortran")
 @pytest.mark.skipif("avx512" not in HERE, reason="the host has no AVX-512")
 def test_fortran_without_its_directives_is_refused(tmp_path):
-    """GCC peels a short lane loop to scalars before it vectorises: the directive in the text prevents it."""
+    """GCC peels a short lane loop to scalars before it vectorises: the directive in the text prevents it. (Seen with
+    twelve rows; with eight, GCC 12 does well by itself.)"""
     p = tile_parameters("avx512", "f64")
-    source = emit(tiles.product(p["MR"], p["V"], p["NV"]), "fortran", "avx512", "f64")
+    source = emit(tiles.product(12, p["V"], p["NV"]), "fortran", "avx512", "f64")
     bare = replace(source, text=source.text.replace("!GCC$", "!"))
     with pytest.raises(TargetError, match="tile product"):
         gate(listing(bare, "fortran", "avx512", "f64", tmp_path), source.tiles, "avx512", "f64")
