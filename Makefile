@@ -41,7 +41,7 @@ validate-all: $(READY) ## the whole validation matrix and every test marked slow
 	@$(PYTEST) -m "slow and not gpu"
 
 golden: $(READY) ## rewrite the golden texts after an intended change; review the difference like code
-	@$(PYTEST) -m "not gpu" --snapshot-update tests/targets
+	@$(PYTEST) -m "not gpu" --update-golden tests/targets
 
 doctor: $(READY) ## what this machine has, and what is wrong with it
 	@moapipe doctor

@@ -11,7 +11,7 @@ import re
 from math import inf, isnan
 
 from moapipe.errors import TargetError
-from moapipe.loops.onf import Kernel
+from moapipe.loops.onf import Kernel, Kind
 from moapipe.targets.c import GNU
 from moapipe.targets.polynomial import EXPONENTIALS
 from moapipe.targets.strip import prepare as strip_lanes
@@ -32,8 +32,15 @@ INTEGER = {
 SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": ".and.", "or": ".or.", "not": ".not. "}
 
 
-HINTS = {"lane": ("!GCC$ unroll 1", "!GCC$ vector"), "unroll": ("!GCC$ unroll {0}",)}
-"""Loop kind → directives before it."""
+PEELED = 16
+"""GCC peels loops of at most so many steps to scalars before it vectorises."""
+
+
+def hints(kind: Kind, extent: int) -> tuple[str, ...]:
+    """Directives before a loop: vectorise lanes, however short; expand rows, whatever they hold."""
+    if kind == "unroll":
+        return (f"!GCC$ unroll {extent}",)
+    return ("!GCC$ unroll 1", "!GCC$ vector") if extent <= PEELED else ("!GCC$ vector",)
 
 
 def literal(v: float, unit: Unit) -> Text:
@@ -173,7 +180,7 @@ def _scalar(name: str, unit: Unit) -> tuple[str, ...]:
 
 def _block(name: str, n: int, unit: Unit) -> tuple[str, ...]:
     e = EXPONENTIALS[unit.dtype]
-    loop = (*HINTS["lane"], f"do j = 1, {n}")  # short loops would be unrolled first, and stay scalar
+    loop = (*hints("lane", n), f"do j = 1, {n}")  # short loops would be unrolled first, and stay scalar
     lines = [f"real(rk), intent(in) :: x({n})", f"real(rk), intent(out) :: y({n})", f"real(rk) :: qs({n}), rs({n}), t, f, q",
              f"integer(bk) :: qi({n}), ri({n}), j", "equivalence(qs, qi)", "equivalence(rs, ri)",
              *loop, *indent((*_steps(name, unit, "rs(j)", "x(j)"), "qs(j) = q")), "end do",
@@ -203,7 +210,7 @@ FORTRAN = Target(
     name="fortran", source="kernel.f90", lanes="loops", indexing="nested", lazy=False, strips=STRIPS, fold_case=True,
     prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
     narrow="{0}_ik", cast="real({0}, rk)", element="{0}({1})", exclusive=False, address="{0}", comment="! {0}", assign="{0} = {1}",
-    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=HINTS,
+    loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=hints,
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",
     flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *GNU),

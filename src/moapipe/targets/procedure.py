@@ -153,14 +153,18 @@ class Walker:
             self.line(depth, self.target.comment, comments[0])
             self.marks.append((s.mark, *tile_shape(s, self.unit.lanes)))
         lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
-        for hint in self.target.hints.get(s.kind, ()):
-            self.line(depth, hint, str(self.bounds(s, scope)[1]))
+        for hint in self.hints(s, scope):
+            self.line(depth, hint)
         self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
         inner = scope.under(s.var, lo, hi)
         self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)
         self.line(depth, self.target.loop[1])
         if s.mark:
             self.line(depth, self.target.comment, comments[1])
+
+    def hints(self, s: Loop, scope: Scope) -> tuple[str, ...]:
+        """What the language says to the compiler before a loop of constant extent."""
+        return self.target.hints(s.kind, self.bounds(s, scope)[1]) if s.kind in ("lane", "unroll") else ()
 
     def limit(self, hi: Scalar, scope: Scope) -> str:
         """The bound as the language's loop header wants it: C exclusive, Fortran the last value."""

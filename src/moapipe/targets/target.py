@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from moapipe.loops.onf import Kernel, Schedule
+from moapipe.loops.onf import Kernel, Kind, Schedule
 from moapipe.targets.isa import Isa, element_bytes
 
 LEVELS = {"or": 1, "and": 2, "not": 3, "<": 4, "<=": 4, "==": 4, "+": 5, "-": 5, "neg": 5, "*": 6, "/": 6}
@@ -121,7 +121,7 @@ class Target:
                a missing vector function makes its lane loop a scalar loop
     prepare    rewrites the loop nest into what the language can write
     compiler, flags   how a build calls it
-    hints      lines before a loop of this kind ({0} its extent)
+    hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
 
@@ -148,7 +148,7 @@ class Target:
     loop: tuple[str, str]
     stride: str
     branch: tuple[str, str, str]
-    hints: Mapping[str, tuple[str, ...]]
+    hints: Callable[[Kind, int], tuple[str, ...]]
     storage: Mapping[str, str]
     prepare: Callable[[Kernel, Unit], Kernel]
     literal: Callable[[float, Unit], Text]

@@ -1,0 +1,38 @@
+"""The emitted text of small kernels, character by character: a change of the walker shows here first, in a form to read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.targets import tiles
+from tests.targets.conftest import FOLDER
+
+from moapipe.targets.emit import emit
+from moapipe.targets.table import TARGETS
+
+KERNELS = {"product": tiles.product(2, 2, 2), "masked_rows": tiles.masked_rows(2, 4), "panels": tiles.panels(2), "copied": tiles.copied(2),
+           "packed": tiles.packed(2)}
+CASES = [(name, target) for name in KERNELS for target in TARGETS]
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_emitted_text(name, target, golden):
+    source = emit(KERNELS[name], target, "plain", "f64")
+    golden(f"{name}.{source.manifest['source'].split('.')[1]}.txt", source.text)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_manifest_part(name, golden):
+    golden(f"{name}.json", json.dumps(emit(KERNELS[name], "c", "plain", "f64").manifest, indent=1) + "\n")
+
+
+def test_no_golden_is_left_over():
+    suffixes = [f"{t.source.split('.')[1]}.txt" for t in TARGETS.values()]
+    assert {p.name for p in FOLDER.iterdir()} == {f"{n}.{s}" for n in KERNELS for s in (*suffixes, "json")}
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_the_same_kernel_gives_the_same_bytes(name, target):
+    a, b = (emit(KERNELS[name], target, "plain", "f64") for _ in range(2))
+    assert (a.text, a.manifest) == (b.text, b.manifest)
