@@ -11,7 +11,7 @@ rule bench:
         protocol=experiment.PROTOCOL,
     log:
         f"results/logs/{EXPERIMENT.name}/bench/{GROUP}.log",
-    threads: workflow.cores
+    threads: lambda w: workflow.cores
     resources:
         bench=1,
     shell:

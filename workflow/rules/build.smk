@@ -5,7 +5,7 @@ rule build:
     output:
         f"results/build/{AXES}/{{machine}}/build.json",
     params:
-        compilers=EXPERIMENT.machine,
+        compilers=EXPERIMENT.machine.model_dump_json(),
         code=kernel.code_digest("lab/build.py"),
     log:
         f"results/logs/build/{AXES}/{{machine}}.log",

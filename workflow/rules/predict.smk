@@ -6,7 +6,7 @@ rule calibrate:
         protocol=experiment.PROTOCOL,
     log:
         "results/logs/calibrate/{machine}.log",
-    threads: workflow.cores
+    threads: lambda w: workflow.cores
     resources:
         bench=1,
     shell:

@@ -32,7 +32,7 @@ from moapipe.lab import kernel as kernels
 from moapipe.lab import record
 from moapipe.lab.buffer import DTYPES
 from moapipe.lab.experiment import Experiment, Group, Point
-from moapipe.lab.file import read_json, write_json
+from moapipe.lab.file import read_json, write_bytes, write_json
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.lock import alone
 from moapipe.lab.participant import Participant, Trouble, inside, settings
@@ -293,7 +293,7 @@ def _write_inputs(job: Job, point: Point, manifest: Mapping[str, Any], folder: P
     seed = random.Random(f"{job.experiment.file.seed} {point.label}").getrandbits(64)
     made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), job.plan.group.form)
     for a in manifest["inputs"]:
-        np.ascontiguousarray(made[a["name"]], DTYPES[job.plan.group.dtype]).tofile(_file(folder, a["name"]))
+        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[job.plan.group.dtype]).tobytes())
 
 
 def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> None:
