@@ -6,7 +6,9 @@ loop nest of a (kernel, form, variant, isa, dtype), which every language is writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import lcm
@@ -98,11 +100,24 @@ def derive(build: Build, root: Path, *, tiny: bool = False) -> Derivation:
     variant = kernel.variant(build.variant)
     choose(build.target, variant.targets, "target", f"kernels/{build.kernel}.yaml: {build.variant}")
     try:
-        stage = _schedule(kernel, build.form, build.variant, build.isa, build.dtype, tiny)
-        return Derivation(build, _denotation(kernel, build.form), stage, emit(stage.kernel, build.target, build.isa, build.dtype))
+        with _uncollected():
+            stage = _schedule(kernel, build.form, build.variant, build.isa, build.dtype, tiny)
+            return Derivation(build, _denotation(kernel, build.form), stage, emit(stage.kernel, build.target, build.isa, build.dtype))
     except MoapipeError as e:
         e.where = f"{build.path()}{': ' + e.where if e.where else ''}"
         raise
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles: a derivation makes a million small trees, all acyclic and most of them kept."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def denotation(kernel: str, form: str, root: Path) -> Denotation:

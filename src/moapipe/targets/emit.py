@@ -12,8 +12,8 @@ from typing import Literal
 
 from moapipe.algebra.index import simplify
 from moapipe.algebra.scalar import Num, Op, Scalar, text, variables
-from moapipe.errors import TargetError
 from moapipe.loops.onf import Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
+from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
 from moapipe.targets.procedure import Walker, tile_comments, touched
@@ -34,6 +34,7 @@ def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
     """
     verify(kernel)
     row, unit = target_named(target), Unit(isa_named(isa), dtype)
+    check(kernel, unit)
     return _Emitter(row.prepare(kernel, unit), row, unit).source(kernel)
 
 
@@ -160,7 +161,6 @@ class _Emitter:
     def call(self, body: Body, around: tuple[Loop, ...], nest: tuple[Loop, ...]) -> Call:
         """Write `body` as a procedure; the call names what it uses, in the kernel's order."""
         walker = Walker(self.writer, self.marks)
-        self.check_private(body, nest)
         scope = ROOT
         for l in (*around, *nest):
             scope = scope.under(l.var, l.lo, l.hi)
@@ -174,7 +174,8 @@ class _Emitter:
         lines = tuple(walker.lines)
         everything = "\n".join([*lines, *(e for p in parameters for e in p.extents)])
         passed = [self.names["v:" + n] for n in (*self.kernel.sizes, *(l.var for l in (*around, *nest)))]
-        integers = tuple(n for n in passed if re.search(rf"\b{n}\b", everything))
+        words = set(re.findall(r"\w+", everything))
+        integers = tuple(n for n in passed if n in words)
         p = Procedure(f"{symbol(self.kernel)}_{len(self.calls) + 1}", parameters, integers, tuple(walker.locals.values()),
                       tuple(walker.indices), lines)
         self.indices |= {self.names["v:" + l.var]: None for l in nest}
@@ -193,14 +194,6 @@ class _Emitter:
         name = self.names["a:" + a.name]
         form = self.target.storage[a.space if a.space in ("workspace", "private") else "given"]
         return form.format(name, f"at_{name}")
-
-    def check_private(self, body: Body, nest: tuple[Loop, ...]) -> None:
-        """A thread's own arrays must begin to live inside the parallel loop that uses them."""
-        here = {s.array for s in statements(body) if isinstance(s, Alloc)}
-        for name in sorted(touched(body) - here) if nest else ():
-            if self.writer.arrays[name].space in ("private", "register"):
-                raise TargetError(f"{name} is {self.writer.arrays[name].space} but begins to live outside the parallel loop over {nest[0].var}",
-                                  where=self.kernel.name, hint="allocate it inside, or keep it in the workspace")
 
 
 def sort_of(s: Stmt) -> Sort:
