@@ -122,3 +122,12 @@ def test_write_all_writes_both_forms_of_every_chart(dataset_path: Path, tmp_path
     for path in written:
         if path.suffix == ".json":
             assert json.loads(path.read_text())["$schema"].endswith(".json")
+
+
+@pytest.mark.parametrize("figure", CHARTS, ids=lambda f: f.name)
+@pytest.mark.parametrize("lengths", [(64,), (64, 128)], ids=str)
+def test_a_single_kernel_draws_every_chart(figure: Figure, lengths: tuple[int, ...], dataset: xr.Dataset) -> None:
+    """One panel, one variant, one language: views have other names then."""
+    chosen = (dataset["kernel"] == "rmsnorm") & (dataset["dtype"] == "f64") & dataset["n"].isin([4 * n for n in lengths]) & (dataset["target"] != "fortran")
+    drawn = charts.svg(charts.specification(figure, dataset.isel(case=chosen.values)))
+    assert drawn.startswith("<svg")

@@ -305,7 +305,7 @@ def speedup(ds: xr.Dataset) -> alt.TopLevelMixin:
     return _titled(
         "Speed-up against PyTorch", note, data,
         lambda: alt.concat(*(_speedup_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
-        view="points0_0",
+        view="points0_0" if len(panels) > 1 else "points0",  # altair numbers the views of several panels
     )  # fmt: skip
 
 
