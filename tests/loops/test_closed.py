@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import sympy as sp
 from tests.loops.nests import NESTS, array, loop, nest, ref, sizes_for, tiled_scores
 
 from moapipe.algebra.scalar import op, scalar
-from moapipe.loops.closed import closed_forms, evaluate, symbolic
+from moapipe.loops.closed import closed_forms, evaluate
 from moapipe.loops.cost import count
 from moapipe.loops.onf import Accumulate, Assign, Kernel
 
@@ -39,10 +38,9 @@ def test_forms_equal_the_count(name):
 
 def test_published_forms():
     forms = closed_forms(NESTS["row_attention"])
-    H, n, d = (symbolic(scalar(x)) for x in ("H", "n", "d"))
-    assert sum(forms.read[x] for x in "QKV") == 3 * H * n * d
-    assert forms.written["W"] + forms.written["O"] == H * n**2 + H * n * d
-    assert forms.written["s"] == H * n**2 and forms.read["scale"] == 1
+    assert str(forms.read["Q"] + forms.read["K"] + forms.read["V"]) == "3*H*d*n"
+    assert str(forms.written["W"] + forms.written["O"]) == "H*d*n + H*n**2"
+    assert str(forms.written["s"]) == "H*n**2" and str(forms.read["scale"]) == "1"
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 8), (4, 4), (3, 12), (8, 4), (12, 4)])
@@ -50,7 +48,7 @@ def test_tiles_of_a_triangle_are_closed_where_one_tile_divides_the_other(rows, c
     k = tiled_scores(rows, columns, True)
     forms = closed_forms(k)
     if columns % rows == 0:
-        assert not forms.calls["*"].has(sp.Sum)
+        assert "Sum" not in str(forms.calls["*"])
     for n in (1, 5, 23, 24, 25, 100):
         assert_equal(forms, k, {"H": 2, "n": n, "d": 1})
 
@@ -58,20 +56,18 @@ def test_tiles_of_a_triangle_are_closed_where_one_tile_divides_the_other(rows, c
 def test_a_triangle_is_a_polynomial():
     k = Kernel("triangle", ("n",), (array("A", "input", "n"), array("C", "output", "n")),
                (loop("i", "n", loop("j", "n", Accumulate("sum", ref("C", "i"), ref("A", "j"), (op("<=", "j", "i"),), "C"))),))
-    n = symbolic(scalar("n"))
-    assert sp.simplify(closed_forms(k).loads["A"] - n * (n + 1) / 2) == 0
+    assert str(closed_forms(k).loads["A"]) == "n**2/2 + n/2"
 
 
 def test_padding_is_what_the_whole_tiles_have_beyond_the_end():
     i = op("+", op("*", "o", 5), "r")
     k = Kernel("pad", ("n",), (array("A", "output", op("*", 5, op("//", op("+", "n", 4), 5))),),
                (nest({"o": op("//", op("+", "n", 4), 5), "r": 5}, Assign(ref("A", i), scalar(0.0), (op("<=", "n", i),), "A")),))
-    n = symbolic(scalar("n"))
-    assert closed_forms(k).stores["A"] == 5 * sp.ceiling(n / 5) - n
+    assert str(closed_forms(k).stores["A"]) == "5*ceiling(n/5) - n"
 
 
 def test_a_clip_that_is_kept_from_going_below_zero_is_a_clip():
     width = op("min", op("max", op("-", "n", op("*", "o", 5)), 0), 5)
     k = Kernel("clip", ("n",), (array("A", "output", op("*", 5, op("//", op("+", "n", 4), 5))),),
                (nest({"o": op("//", op("+", "n", 4), 5), "r": width}, Assign(ref("A", op("+", op("*", "o", 5), "r")), scalar(0.0), (), "A")),))
-    assert closed_forms(k).stores["A"] == symbolic(scalar("n"))
+    assert str(closed_forms(k).stores["A"]) == "n"

@@ -1,27 +1,26 @@
-"""In: a kernel. Out: its counts as sympy expressions in the sizes, for people to read.
+"""In: a kernel. Out: its counts as formulas in the sizes, for people to read.
 
-Rules, because sympy does not sum ceilings: independent loops multiply; a split axis with its guard or its clip counts as the
-whole axis; a bound that can never be reached is dropped; polynomials are summed; Σ ⌊(a·i + b)/c⌋ is closed where a divides c
-or c divides a. What has no closed form stays a written sum. `cost.count` does not use any of this: it is exact by itself.
+Rules: independent loops multiply; a split axis with its guard or its clip counts as the whole axis; a bound that can never be
+reached is dropped; polynomials are summed; Σ ⌊(a·i + b)/c⌋ is closed where a divides c or c divides a (loops/summation.py).
+What has no closed form stays a written sum. `cost.count` does not use any of this: it is exact by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
-
-import sympy as sp  # type: ignore[import-untyped]
 
 from moapipe.algebra.index import add, affine, ceil_div, combine, constant, expression, extreme, simplify, subtract
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, text, variables
-from moapipe.errors import LiftError
-from moapipe.loops.cost import count
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, variables
+from moapipe.loops.footprint import Census, touched
+from moapipe.loops.formula import ONE, ZERO, Formula, given, number, product, symbolic
+from moapipe.loops.formula import extreme as pick
 from moapipe.loops.onf import Kernel, Loop
-from moapipe.loops.site import Life, lives, sites
+from moapipe.loops.site import lives, sites
+from moapipe.loops.summation import total
 
-Expr = Any
+WHATS = ("read", "written")
 PROBES = (1, 2, 3, 5, 8, 13, 24, 61)
 """Sizes at which a footprint must equal the extents of its array before it is written as their product, for sizes above 0."""
 
@@ -31,11 +30,11 @@ class ClosedForms:
     """loads, stores and calls by name, in times; read and written (only where the whole array is touched,
     and no size is 0) in elements."""
 
-    loads: dict[str, Expr]
-    stores: dict[str, Expr]
-    calls: dict[str, Expr]
-    read: dict[str, Expr]
-    written: dict[str, Expr]
+    loads: dict[str, Formula]
+    stores: dict[str, Formula]
+    calls: dict[str, Formula]
+    read: dict[str, Formula]
+    written: dict[str, Formula]
 
     def to_json(self) -> dict[str, dict[str, str]]:
         return {part: {name: str(e) for name, e in getattr(self, part).items()} for part in ("loads", "stores", "calls", "read", "written")}
@@ -44,74 +43,54 @@ class ClosedForms:
 @lru_cache(maxsize=64)
 def closed_forms(kernel: Kernel) -> ClosedForms:
     """Accesses of every array and calls of every function as expressions; footprints where they are products of extents."""
-    loads: dict[str, Expr] = {}
-    stores: dict[str, Expr] = {}
-    calls: dict[str, Expr] = {}
+    loads: dict[str, Formula] = {}
+    stores: dict[str, Formula] = {}
+    calls: dict[str, Formula] = {}
     for p in sites(kernel):
         n = iterations(p.loops, p.conditions)
         for r in p.loads:
-            loads[r.array] = loads.get(r.array, 0) + n
+            loads[r.array] = loads.get(r.array, ZERO) + n
         for r in p.stores:
-            stores[r.array] = stores.get(r.array, 0) + n
+            stores[r.array] = stores.get(r.array, ZERO) + n
         for name, times in p.calls.items():
-            calls[name] = calls.get(name, 0) + times * n
+            calls[name] = calls.get(name, ZERO) + n * number(times)
     read, written = _footprints(kernel)
-    tidy = [dict(sorted((k, sp.expand(e)) for k, e in part.items() if e != 0)) for part in (loads, stores, calls)]
+    tidy = [dict(sorted((k, e) for k, e in part.items() if e != ZERO)) for part in (loads, stores, calls)]
     return ClosedForms(tidy[0], tidy[1], tidy[2], read, written)
 
 
-def _footprints(kernel: Kernel) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    probes = [count(kernel, {s: n + k * (k + 1) for k, s in enumerate(kernel.sizes)}, 1).footprint for n in PROBES]
-    allocs = lives(kernel)
-    out: tuple[dict[str, Expr], dict[str, Expr]] = ({}, {})
+def _footprints(kernel: Kernel) -> tuple[dict[str, Formula], dict[str, Formula]]:
+    """Of arrays that are touched as a whole at every probe; one that is not is not counted at the next."""
+    pieces, allocs = sites(kernel), lives(kernel)
+    left = {(a.name, what): 0 for a in kernel.arrays for what in WHATS}
+    for n in PROBES:
+        found = touched(kernel, pieces, Census({s: n + k * (k + 1) for k, s in enumerate(kernel.sizes)}), left)
+        left = {(a, what): most for (a, what), most in left.items()
+                if (times := getattr(found[a], what)) == found[a].elements * found[a].lives for most in (max(most, times),)}
+    out: dict[str, dict[str, Formula]] = {what: {} for what in WHATS}
     for a in kernel.arrays:
-        mine: list[Life] = [x for x in allocs if x.array == a.name]
-        born = sum((iterations(x.loops, x.conditions) for x in mine), sp.Integer(0)) if a.space in ("private", "register") else sp.Integer(1)
-        whole = born * sp.prod([symbolic(s) for s in a.shape])
-        for part, what in zip(out, ("read", "written"), strict=True):
-            found = [getattr(p[a.name], what) for p in probes]
-            if not any(found):
-                continue
-            if found == [p[a.name].elements * p[a.name].lives for p in probes]:
-                part[a.name] = whole
-    return out
+        born = ONE
+        if a.space in ("private", "register"):
+            born = sum((iterations(x.loops, x.conditions) for x in allocs if x.array == a.name), ZERO)
+        for what in WHATS:
+            if left.get((a.name, what)):
+                out[what][a.name] = product([born, *map(symbolic, a.shape)])
+    return out["read"], out["written"]
 
 
-def symbolic(e: Scalar) -> Expr:
-    """An index expression in sympy; sizes and loop variables are non-negative integers."""
-    match e:
-        case Num(v):
-            return sp.Integer(int(v))
-        case Var(name):
-            return sp.Symbol(name, integer=True, nonnegative=True)
-        case Op("//", (a, Num(int() as f))):
-            form = affine(a)
-            if form.get(1, 0) == f - 1 and f > 1:
-                return sp.ceiling(symbolic(expression({k: v for k, v in form.items() if k != 1})) / f)
-            return sp.floor(symbolic(a) / f)
-        case Op("+" | "-" | "*" | "min" | "max" | "//" | "%" as name, args):
-            x, y = map(symbolic, args)
-            made = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "min": lambda: sp.Min(x, y), "max": lambda: sp.Max(x, y),
-                    "//": lambda: sp.floor(x / y), "%": lambda: sp.Mod(x, y)}
-            return made[name]()
-        case Op("<" | "<=" | "==" as name, (a, b)):
-            return {"<": sp.Lt, "<=": sp.Le, "==": sp.Eq}[name](symbolic(a), symbolic(b))
-        case Op("not", (a,)):
-            return sp.Not(symbolic(a))
-        case Op("and" | "or" as name, (a, b)):
-            return {"and": sp.And, "or": sp.Or}[name](symbolic(a), symbolic(b))
-        case _:
-            raise LiftError(f"{text(e)} is no expression over indices")
+def iterations(loops: tuple[Loop, ...], conditions: tuple[Scalar, ...]) -> Formula:
+    """How often a site runs, as a formula in the sizes."""
+    return _counted(tuple(Loop(s.var, s.lo, s.hi, ()) for s in loops), conditions)
 
 
-def iterations(loops: tuple[Loop, ...], conditions: tuple[Scalar, ...]) -> Expr:
-    """How often a site runs, as an expression in the sizes."""
-    axes = [replace(s, body=(), lo=simplify(s.lo), hi=simplify(s.hi)) for s in loops]
-    rest = [a for c in conditions for a in _atoms(simplify(c))]
-    return _iterations(axes, rest)
+@lru_cache(maxsize=4096)
+def _counted(loops: tuple[Loop, ...], conditions: tuple[Scalar, ...]) -> Formula:
+    """Of bare loops, so that all sites, forms and languages that share a nest share its formula."""
+    axes = [replace(s, lo=simplify(s.lo), hi=simplify(s.hi)) for s in loops]
+    return _iterations(axes, [a for c in conditions for a in _atoms(simplify(c))])
 
 
-def _iterations(axes: list[Loop], rest: list[Scalar]) -> Expr:
+def _iterations(axes: list[Loop], rest: list[Scalar]) -> Formula:
     for c in rest:
         match c:
             case Op("<=", (x, a)) if any(_splits(o, i, [op("<", a, x)]) for i in axes for o in axes[: axes.index(i)]):
@@ -119,14 +98,12 @@ def _iterations(axes: list[Loop], rest: list[Scalar]) -> Expr:
                 return _iterations(axes, others) - _iterations(axes, [*others, op("<", a, x)])
     axes, rest = _whole_axes(axes, rest)
     axes = [replace(s, hi=_reachable(s.hi, axes[:k])) for k, s in enumerate(axes)]
-    total: Expr = sp.Integer(1)
+    out = ONE
     for k in reversed(range(len(axes))):
         mine = [c for c in rest if axes[k].var in variables(c)]
         rest = [c for c in rest if c not in mine]
-        total = _sum(total, axes[k], mine, axes[:k])
-    for c in rest:
-        total = _given(total, symbolic(c))
-    return total
+        out = _sum(out, axes[k], mine, axes[:k])
+    return product([out, *map(given, rest)])
 
 
 def _atoms(c: Scalar) -> list[Scalar]:
@@ -198,25 +175,27 @@ def _never_above(x: Scalar, y: Scalar, outside: list[Loop]) -> bool:
     return False
 
 
-def _sum(body: Expr, axis: Loop, conditions: list[Scalar], outside: list[Loop]) -> Expr:
+def _sum(body: Formula, axis: Loop, conditions: list[Scalar], outside: list[Loop]) -> Formula:
     """Σ over one axis, its conditions turned into bounds where they are affine in it with coefficient ±1."""
-    v = symbolic(Var(axis.var))
     lows, highs = [axis.lo], [axis.hi]
     for c in conditions:
         bound = _bound(c, axis.var)
         if bound is None:
-            body = _given(body, symbolic(c))
+            body *= given(c)
         elif bound[0]:
             highs.append(bound[1])
         else:
             lows.append(bound[1])
-    highs = [x for k, x in enumerate(highs) if not any(_never_above(y, x, outside) for j, y in enumerate(highs) if j != k and (j < k or not _never_above(x, y, outside)))]
-    lows = [x for k, x in enumerate(lows) if not any(_never_above(x, y, outside) for j, y in enumerate(lows) if j != k and (j < k or not _never_above(y, x, outside)))]
-    lo, hi = sp.Max(*map(symbolic, lows)), sp.Min(*map(symbolic, highs))
-    if not body.has(v):
-        sure = len(highs) == len(lows) == 1 and lows[0] == Num(0) and _not_negative(highs[0], outside)
-        return body * (hi - lo if sure else sp.Max(0, hi - lo))
-    return _summation(sp.expand(body), v, lo, hi)
+    highs = _tightest(highs, lambda x, y: _never_above(x, y, outside))
+    lows = _tightest(lows, lambda x, y: _never_above(y, x, outside))
+    sure = len(highs) == len(lows) == 1 and lows[0] == Num(0) and _not_negative(highs[0], outside)
+    return total(body, axis.var, pick("Max", map(symbolic, lows)), pick("Min", map(symbolic, highs)), sure)
+
+
+def _tightest(ends: list[Scalar], within: Callable[[Scalar, Scalar], bool]) -> list[Scalar]:
+    """Without the ends that another one is always within; of two that are always equal, the first."""
+    return [x for k, x in enumerate(ends)
+            if not any(within(y, x) and (j < k or not within(x, y)) for j, y in enumerate(ends) if j != k)]
 
 
 def _not_negative(e: Scalar, outside: list[Loop]) -> bool:
@@ -249,53 +228,6 @@ def _bound(c: Scalar, var: str) -> tuple[bool, Scalar] | None:
     return None
 
 
-def _given(body: Expr, condition: Expr) -> Expr:
-    return body if condition is sp.true else sp.Integer(0) if condition is sp.false else sp.Piecewise((body, condition), (0, True))
-
-
-def _summation(body: Expr, v: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Term by term: polynomials and quotients closed, anything else a written sum."""
-    out: Expr = sp.Integer(0)
-    for term in sp.Add.make_args(body):
-        factor, rest = term.as_independent(v)
-        out += factor * _term(rest, v, lo, hi)
-    return out
-
-
-def _term(rest: Expr, v: Expr, lo: Expr, hi: Expr) -> Expr:
-    if rest.is_polynomial(v):
-        n, m = sp.Dummy("n", integer=True), sp.Dummy("m", integer=True)
-        return sp.factor(sp.summation(rest, (v, m, n - 1))).subs({n: hi, m: lo})
-    if rest.func is sp.floor and lo == 0:
-        b, a = rest.args[0].as_independent(v, as_Add=True)
-        step = a / v
-        if step.is_Rational and step.p == 1 and b.is_Rational and b >= 0:
-            skip = sp.floor(b * step.q)
-            return _quotients(hi + skip, step.q) - _quotients(skip, step.q)
-    return sp.Sum(rest, (v, lo, hi - 1))
-
-
-def _quotients(m: Expr, r: int) -> Expr:
-    """Σ_{k<m} ⌊k/r⌋ = r·q(q - 1)/2 + q·(m - r·q), q = ⌊m/r⌋."""
-    q = sp.floor(sp.sympify(m) / r)
-    return r * q * (q - 1) / 2 + q * (m - r * q)
-
-
-def evaluate(e: Expr, sizes: Mapping[str, int]) -> int:
+def evaluate(e: Formula, sizes: Mapping[str, int]) -> int:
     """The whole number that a closed form is at given sizes; written sums are added up."""
-    return int(_evaluate(sp.sympify(e), {symbolic(Var(k)): sp.Integer(v) for k, v in sizes.items()}))
-
-
-def _evaluate(e: Expr, at: dict[Expr, Expr]) -> Expr:
-    match e:
-        case sp.Sum():
-            (v, lo, hi), *more = reversed(e.limits)
-            inner = sp.Sum(e.function, *reversed(more)) if more else e.function
-            span = range(int(_evaluate(lo, at)), int(_evaluate(hi, at)) + 1)
-            return sum((_evaluate(inner, {**at, v: sp.Integer(k)}) for k in span), sp.Integer(0))
-        case sp.Piecewise():
-            return next((_evaluate(value, at) for value, c in e.args if _evaluate(c, at) == sp.true), sp.Integer(0))
-        case sp.Symbol():
-            return at[e]
-        case _:
-            return e.func(*(_evaluate(a, at) for a in e.args)) if e.args else e
+    return int(e.value(sizes, {}))

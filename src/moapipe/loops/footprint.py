@@ -6,7 +6,7 @@ Overlapping images are counted by inclusion and exclusion after those inside ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -171,9 +171,14 @@ def _size(i: Image, points: Callable[[System, frozenset[str]], int]) -> int:
     return 0 if i.system == EMPTY or i.system.empty else points(i.system, i.exists)
 
 
-def touched(kernel: Kernel, pieces: Sequence[Site], census: Census) -> dict[str, Touch]:
-    """Distinct elements read and written, of every array, over all its lives."""
+def touched(kernel: Kernel, pieces: Sequence[Site], census: Census, only: Container[tuple[str, str]] | None = None) -> dict[str, Touch]:
+    """Distinct elements read and written, of every array, over all its lives. `only`: the pairs of an array and "read" or
+    "written" that somebody wants; others are 0."""
     allocs = lives(kernel)
+
+    def reached(array: str, mine: list[Life | None], name: str, what: str) -> int:
+        return sum(_reached(array, life, pieces, census, what) for life in mine) if only is None or (array, name) in only else 0
+
     out: dict[str, Touch] = {}
     for a in kernel.arrays:
         elements = prod(evaluate(s, census.sizes) for s in a.shape)
@@ -182,8 +187,7 @@ def touched(kernel: Kernel, pieces: Sequence[Site], census: Census) -> dict[str,
             born = sum(census.runs(x.loops, x.conditions) for x in mine if x)
         else:
             mine, born = [None], 1
-        read = sum(_reached(a.name, life, pieces, census, "loads") for life in mine)
-        written = sum(_reached(a.name, life, pieces, census, "stores") for life in mine)
+        read, written = reached(a.name, mine, "read", "loads"), reached(a.name, mine, "written", "stores")
         out[a.name] = Touch(a.space, elements, born, read, written)
     return out
 
