@@ -67,10 +67,14 @@ find_python() {
     return 1
 }
 
+# There, new enough, and made in this very place: the programs in a copied environment start the original's Python.
+is_whole() {
+    [ -x $VENV/bin/python ] && is_new_enough $VENV/bin/python && $VENV/bin/python -m pip --version >/dev/null 2>&1 &&
+        [[ $(<$VENV/bin/activate) == *"$PWD/$VENV"* ]]
+}
+
 virtual_environment() {
-    if [ -x $VENV/bin/python ] && is_new_enough $VENV/bin/python && $VENV/bin/python -m pip --version >/dev/null 2>&1; then
-        return 0
-    fi
+    is_whole && return 0
     local python
     python=$(find_python) || fail \
         "no Python $MIN or newer found (looked for: ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14})" \
