@@ -9,7 +9,7 @@ PYTEST     := $(VENV)/bin/python -m pytest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := menu
-.PHONY: menu setup run test check bars validate-all golden doctor clean
+.PHONY: menu setup run test check bars validate-all golden doctor unlock clean
 
 menu: ## print this menu
 	@echo "moapipe: kernels derived from Mathematics-of-Arrays definitions, predicted, measured and explained"; echo
@@ -45,6 +45,9 @@ golden: $(READY) ## rewrite the golden texts after an intended change; review th
 
 doctor: $(READY) ## what this machine has, and what is wrong with it
 	@moapipe doctor
+
+unlock: $(READY) ## after a kill -9 of a run: take away the lock that it left
+	@$(SNAKEMAKE) --unlock --config experiment=$(EXPERIMENT)
 
 clean: ## remove derived texts, builds and logs; measurements and archives stay
 	rm -rf results/derive results/build results/validate results/logs
