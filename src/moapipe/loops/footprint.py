@@ -130,7 +130,7 @@ def _within(name: str, e: Linear, bounds: Bounds) -> tuple[Linear, Linear]:
 
 
 def _replaced(c: Linear, x: str, by: Linear) -> Linear:
-    return combine({v: k for v, k in c.items() if v != x}, by, 1, c.get(x, 0))
+    return combine({v: k for v, k in c.items() if v != x}, by, 1, c[x]) if x in c else c
 
 
 def intersection(a: Image, b: Image) -> Image:

@@ -14,6 +14,7 @@ from math import gcd
 from moapipe.errors import LiftError
 
 Terms = tuple[tuple[str, int], ...]
+Row = tuple[Terms, int]
 Linear = dict[str, int]
 """{variable: coefficient}; the key "" holds the constant."""
 
@@ -34,39 +35,46 @@ EMPTY = System((), True)
 
 def system(constraints: Iterable[Linear]) -> System:
     """Normalised: gcd divided out, constants rounded down, of parallel constraints the tightest."""
+    return _tightest(map(_normal, constraints))
+
+
+def _tightest(normal: Iterable[Row]) -> System:
     rows: dict[Terms, int] = {}
-    for c in constraints:
-        terms, constant = _normal(c)
+    for terms, constant in normal:
         if not terms:
             if constant < 0:
                 return EMPTY
-            continue
-        if terms not in rows or constant < rows[terms]:
+        elif constant < rows.get(terms, constant + 1):
             rows[terms] = constant
     for terms, constant in rows.items():
-        opposite = tuple((v, -c) for v, c in terms)
-        if opposite in rows and constant + rows[opposite] < 0:
+        opposite = rows.get(tuple([(v, -c) for v, c in terms]))
+        if opposite is not None and constant + opposite < 0:
             return EMPTY
     return System(tuple(sorted(rows.items())))
 
 
-def _normal(c: Linear) -> tuple[Terms, int]:
-    terms = sorted((v, k) for v, k in c.items() if v and k)
+def _normal(c: Linear) -> Row:
+    terms = sorted([t for t in c.items() if t[0] and t[1]])
     divisor = gcd(*[k for _, k in terms]) if terms else 1
-    return tuple((v, k // divisor) for v, k in terms), c.get("", 0) // divisor
+    constant = c.get("", 0)
+    return (tuple(terms), constant) if divisor == 1 else (tuple([(v, k // divisor) for v, k in terms]), constant // divisor)
 
 
 def linears(s: System) -> list[Linear]:
-    return [{**dict(terms), "": constant} for terms, constant in s.rows]
+    return [dict(terms) | {"": constant} for terms, constant in s.rows]
 
 
 def conjunction(*systems: System) -> System:
-    return EMPTY if any(s.empty for s in systems) else system(c for s in systems for c in linears(s))
+    """Rows are normal already, so they need only be compared."""
+    if any(s.empty for s in systems):
+        return EMPTY
+    parts = [s for s in systems if s.rows]
+    return parts[0] if len(parts) == 1 else _tightest([row for s in parts for row in s.rows])
 
 
 def combine(a: Linear, b: Linear, p: int = 1, q: int = 1) -> Linear:
     """p·a + q·b."""
-    out = {v: p * c for v, c in a.items()}
+    out = dict(a) if p == 1 else {v: p * c for v, c in a.items()}
     for v, c in b.items():
         out[v] = out.get(v, 0) + q * c
     return {v: c for v, c in out.items() if c}
@@ -76,7 +84,14 @@ def combine(a: Linear, b: Linear, p: int = 1, q: int = 1) -> Linear:
 
 
 def replace_variable(s: System, var: str, by: Linear) -> System:
-    return system(combine({v: k for v, k in c.items() if v != var}, by, 1, c.get(var, 0)) for c in linears(s)) if not s.empty else s
+    if s.empty:
+        return s
+    rows: list[Row] = []
+    for row in s.rows:
+        c = dict(row[0])
+        k = c.pop(var, 0)
+        rows.append(_normal(combine({**c, "": row[1]}, by, 1, k)) if k else row)
+    return _tightest(rows)
 
 
 def project(s: System, away: Iterable[str]) -> tuple[System, frozenset[str], frozenset[str]]:
