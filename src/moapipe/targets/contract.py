@@ -58,7 +58,8 @@ def _leaf(kernel: Kernel, leaf: Leaf, loops: Sequence[Loop]) -> None:
                 raise TargetError(f"lane {lane} is not unit-stride in {text(r)}", where=f"{kernel.name}: {leaf.name}",
                                   hint="a lane variable stands in the last index only, with coefficient 1: give the array another layout")
         if kernel.array(r.array).space == "register" and (loose := _index_variables(r) - fixed):
-            raise TargetError(f"register array {r.array} is indexed by {', '.join(sorted(loose))} in {text(r)}", where=f"{kernel.name}: {leaf.name}",
+            names = ", ".join(sorted(loose))
+            raise TargetError(f"register array {r.array} is indexed by {names} in {text(r)}", where=f"{kernel.name}: {leaf.name}",
                               hint="registers have no addresses: index them by unroll and lane variables, or by numbers")
 
 

@@ -32,8 +32,8 @@ SUPPORT = f"""{INLINE} int64_t floor_div(int64_t a, int64_t b) {{ return a / b -
 {INLINE} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
 """
 WORDS = frozenset(("work", "own", "floor_div", "floor_mod", "min_index", "max_index"))
-RESERVED_HERE = RESERVED | {"EXP", "EXP2", "thread", "item", "rest", "blockIdx", "blockDim", "threadIdx", "gridDim", "class", "new", "delete",
-                            "template", "this", "private", "public", "operator", "namespace", "using", "bool", "true", "false"}
+KEYWORDS = "class new delete template this private public operator namespace using bool true false"
+RESERVED_HERE = RESERVED | set(KEYWORDS.split()) | {"EXP", "EXP2", "thread", "item", "rest", "blockIdx", "blockDim", "threadIdx", "gridDim"}
 
 
 def parameter(p: Parameter) -> str:
@@ -58,7 +58,7 @@ def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
     head = ", ".join([*map(parameter, p.arrays), *(f"int64_t {n}" for n in p.integers)])
     body = (*(declaration(l, unit) for l in p.locals), *p.lines)
     grid = ", ".join([*map(parameter, given(c)), "real *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
-    lines = [f"const int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;", "if (thread >= threads) return;", "(void)work;"]  # noqa: F541
+    lines = ["const int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;", "if (thread >= threads) return;", "(void)work;"]
     if c.private:
         lines.append("real *const own = work + at_own + thread * own_size;")
     return (f"static __device__ void {p.name}({head}) {{", *indent(body), "}", "",

@@ -7,6 +7,7 @@ each run of serial statements, is a procedure of its own. Consecutive parallel l
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from itertools import groupby
 from typing import Literal
 
@@ -90,7 +91,7 @@ class _Emitter:
         return {
             "symbol": symbol(k), "source": self.target.source, "sizes": list(k.sizes), "inputs": rows("input"), "outputs": rows("output"),
             "workspace": self.space.manifest(),
-            "tiles": [{"mark": t.mark, "rows": t.rows, "columns": t.columns, "vector": t.vector, "fma": t.fma, "lines": list(t.lines)} for t in tiles],
+            "tiles": [asdict(t) | {"lines": list(t.lines)} for t in tiles],
         }
 
     def tiles(self, source: str) -> tuple[Tile, ...]:

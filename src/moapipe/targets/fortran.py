@@ -1,8 +1,8 @@
 """In: nothing. Out: the record of the Fortran target: free form, plain constant loops, OpenMP, `bind(c)`.
 
 Directives keep register tiles in registers: `unroll 1` and `vector` leave a lane loop to the vectoriser, however short (GCC 12
-would peel it to scalars first), `unroll N` expands a loop over rows whatever its size. Array indices are reversed and zero-based, so the buffers are those of C. Exponentials are blocks with EQUIVALENCEd reals and
-integers, which GCC vectorises (a scalar TRANSFER it does not). Names get prefixes: Fortran ignores case.
+would peel it to scalars first), `unroll N` expands a loop over rows whatever its size. Array indices are reversed and zero-based,
+so the buffers are those of C. Exponentials are blocks with EQUIVALENCEd reals and integers, which GCC vectorises (a scalar TRANSFER it does not). Names get prefixes: Fortran ignores case.
 """
 
 from __future__ import annotations
@@ -114,9 +114,11 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     used = support(body, unit)
     uses = ["use, intrinsic :: iso_c_binding"] + (["use omp_lib, only: omp_get_thread_num"] if "omp_get_thread_num" in body else [])
     kinds = {"f32": ("c_float", "c_int32_t", "2139095040"), "f64": ("c_double", "c_int64_t", "9218868437227405312")}[unit.dtype]
-    head = [f"! {symbol}: {unit.dtype} for {unit.isa.name}, vectors of {unit.lanes}", f"module m_{symbol}", *indent((*uses, "implicit none", "private"))]
+    head = [f"! {symbol}: {unit.dtype} for {unit.isa.name}, vectors of {unit.lanes}", f"module m_{symbol}"]
+    head += indent((*uses, "implicit none", "private"))
     head += indent((f"public :: {symbol}", f"integer, parameter :: rk = {kinds[0]}, ik = c_int64_t, bk = {kinds[1]}"))
-    head += indent((f"real(rk), parameter :: infinity = transfer({kinds[2]}_bk, 1.0_rk)",)) if "infinity" in "\n".join((*used, body)) else ()
+    if "infinity" in "\n".join((*used, body)):
+        head += indent((f"real(rk), parameter :: infinity = transfer({kinds[2]}_bk, 1.0_rk)",))
     head += indent(interface(unit)) if "log2_real" in body else ()
     text = [*head, "contains", "", *used, *lines, "end module"]
     return "\n".join(w for l in text for w in wrapped(l)) + "\n"
@@ -124,16 +126,16 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
 
 def interface(unit: Unit) -> tuple[str, ...]:
     name = "log2f" if unit.dtype == "f32" else "log2"
-    return ("interface", f'    pure function log2_real(x) bind(c, name="{name}") result(y)', "        import :: rk", "        real(rk), value :: x",
-            "        real(rk) :: y", "    end function", "end interface")
+    return ("interface", f'    pure function log2_real(x) bind(c, name="{name}") result(y)', "        import :: rk",
+            "        real(rk), value :: x", "        real(rk) :: y", "    end function", "end interface")
 
 
 def support(body: str, unit: Unit) -> tuple[str, ...]:
     """floor_div, scalar functions and blocks of exponentials, as far as they are called."""
     out: list[str] = []
     if "floor_div(" in body:
-        out += ["pure function floor_div(a, b) result(q)", "    integer(ik), value :: a, b", "    integer(ik) :: q", "    q = (a - modulo(a, b)) / b",
-                "end function", ""]
+        out += ["pure function floor_div(a, b) result(q)", "    integer(ik), value :: a, b", "    integer(ik) :: q",
+                "    q = (a - modulo(a, b)) / b", "end function", ""]
     for name in ("exp2", "exp"):
         if f"{name}_real(" in body or (name == "exp" and "sigmoid_real(" in body):
             out += [*_scalar(name, unit), ""]
@@ -155,7 +157,8 @@ def _steps(name: str, unit: Unit, r: str, x: str) -> list[str]:
     e = EXPONENTIALS[unit.dtype]
     first, *rest = e.coefficients
     if name == "exp2":
-        lines = [f"t = merge({e.most}.0_rk, {x}, {x} > {e.most}.0_rk)", f"{r} = t + {number(e.round)}", f"f = t - ({r} - {number(e.round)})"]
+        lines = [f"t = merge({e.most}.0_rk, {x}, {x} > {e.most}.0_rk)", f"{r} = t + {number(e.round)}",
+                 f"f = t - ({r} - {number(e.round)})"]
     else:
         log2e = number(e.log2e)
         lines = [f"t = {x} * {log2e}", f"{r} = t + {number(e.round)}", f"f = {r} - {number(e.round)}",
@@ -196,7 +199,7 @@ def wrapped(line: str) -> list[str]:
     while len(line) > WIDTH:
         cut = line.rfind(" ", len(pad), WIDTH - 2)
         if cut < 0:
-            raise TargetError(f"cannot wrap {line.strip()[:60]}…", hint="names of arrays, sizes or loops are too long for a line of Fortran")
+            raise TargetError(f"cannot wrap {line.strip()[:60]}…", hint="names of arrays, sizes or loops are too long for Fortran")
         out.append(line[:cut] + " &")
         line = pad + sentinel + line[cut + 1:]
     return [*out, line]

@@ -146,6 +146,6 @@ def everywhere(c: Scalar, lane: str, base: Scalar, lanes: int) -> Scalar:
             return c
 
 
-def assuming(e: Scalar, true: frozenset[Scalar]) -> Scalar:
-    """`e` where the conditions in `true` hold: their `select`s are decided."""
-    return rewrite(e, lambda x: x.args[1] if isinstance(x, Op) and x.name == "select" and x.args[0] in true else x)
+def assuming(e: Scalar, conditions: frozenset[Scalar], arm: int = 1) -> Scalar:
+    """`e` where the conditions hold (arm 1) or all fail (arm 2): their `select`s are decided."""
+    return rewrite(e, lambda x: x.args[arm] if isinstance(x, Op) and x.name == "select" and x.args[0] in conditions else x)

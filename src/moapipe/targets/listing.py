@@ -60,12 +60,14 @@ def dialect(isa: Isa, dtype: str) -> Dialect:
     kind = "s" if dtype == "f32" else "d"
     if isa.name == "neon":
         lane = "4s" if dtype == "f32" else "2d"
-        return Dialect(re.compile(rf"fml[as]\s+v\d+\.{lane}"), re.compile(r"fn?m(?:add|sub|la|ls)\s"), re.compile(r"(?:str|stp|stur|st1)\s+\{?[qv]\d"),
+        return Dialect(re.compile(rf"fml[as]\s+v\d+\.{lane}"), re.compile(r"fn?m(?:add|sub|la|ls)\s"),
+                       re.compile(r"(?:str|stp|stur|st1)\s+\{?[qv]\d"),
                        re.compile(r"(?:ldr|ldp|ldur|ld1r?)\s+\{?[qvsd]\d"), re.compile(r"(?:b\.?\w*|cbn?z|tbn?z)\s+(?:\S+,\s*)*(\.L\w+)$"))
     register = {64: "zmm", 32: "ymm", 16: "xmm"}[isa.vector_bytes]
     step = r"vfn?m(?:add|sub)\d+" if isa.fma else r"v?(?:add|sub)"
     return Dialect(re.compile(rf"{step}p{kind}\s.*%{register}\d+$"), re.compile(rf"{step}[ps]{kind}\s"),
-                   re.compile(r"v?mov\w+\s+%[xyz]mm\d+(?:\{[^}]*\})?,\s*[^%,]*\("), re.compile(r"v?(?:mov|broadcast)\w+\s+[^%]*\(.*\),\s*%[xyz]mm"),
+                   re.compile(r"v?mov\w+\s+%[xyz]mm\d+(?:\{[^}]*\})?,\s*[^%,]*\("),
+                   re.compile(r"v?(?:mov|broadcast)\w+\s+[^%]*\(.*\),\s*%[xyz]mm"),
                    re.compile(r"j\w+\s+(\.L\w+)$"))
 
 
@@ -120,7 +122,7 @@ def _loop_report(tile: Tile, loop: tuple[Line, ...], d: Dialect) -> TileReport:
     problem = hint = ""
     if stores:
         problem = f"{len(stores)} vector stores in the loop, the first is `{stores[0]}`: the accumulators do not stay in registers"
-        hint = "take fewer rows (MR) or vectors (NV), or for Fortran check --param max-completely-peel-times and max-completely-peeled-insns"
+        hint = "take fewer rows (MR) or vectors (NV); in Fortran, does the compiler know the !GCC$ directives before the loops?"
     elif narrow:
         problem = f"{len(narrow)} multiply-adds are not on full vectors, the first is `{narrow[0]}`"
         hint = "does the tile's width divide into whole vectors? Plain loops need -mprefer-vector-width=512 on AVX-512"

@@ -199,8 +199,8 @@ class Walker:
     def horizontal(self, s: Loop, scope: Scope) -> Accumulate | None:
         """The one leaf of this lane loop, when it folds over the lanes and can be a vector statement."""
         match s.body:
-            case (Accumulate() as leaf,) if s.var not in variables(leaf.target) and plan(leaf, scope, self.writer.arrays, self.target) == "vector":
-                return None if any(s.var not in variables(w) for w in leaf.where) else leaf
+            case (Accumulate() as leaf,) if s.var not in variables(leaf.target) and all(s.var in variables(w) for w in leaf.where):
+                return leaf if plan(leaf, scope, self.writer.arrays, self.target) == "vector" else None
             case _:
                 return None
 

@@ -160,9 +160,9 @@ def _cases(leaf: Leaf, scope: Scope, work: _Work) -> Iterator[Leaf]:
         if isinstance(x, Op) and x.name == "select" and is_index(x.args[0]) and not _safe(x, scope, work):
             c = x.args[0]
             negative = Op("not", (c,))
-            other = rewrite(leaf.value, lambda y, c=c: y.args[2] if isinstance(y, Op) and y.name == "select" and y.args[0] == c else y)  # type: ignore[misc]
-            yield from _cases(replace(leaf, value=assuming(leaf.value, frozenset((c,))), where=(*leaf.where, c)), scope, work)
-            yield from _cases(replace(leaf, value=other, where=(*leaf.where, negative)), scope, work)
+            yes, no = (assuming(leaf.value, frozenset((c,)), arm) for arm in (1, 2))
+            yield from _cases(replace(leaf, value=yes, where=(*leaf.where, c)), scope, work)
+            yield from _cases(replace(leaf, value=no, where=(*leaf.where, negative)), scope, work)
             return
     yield leaf
 
