@@ -30,7 +30,7 @@ test: $(READY) ## run the tests, except those marked slow
 check: $(READY) ## lint, types, import contracts, sizes
 	@ruff check .
 	@mypy
-	@lint-imports
+	@lint-imports --no-logo
 	@$(PYTEST) tests/test_architecture.py
 
 bars: $(READY) ## speed comparisons against their floors, ratios within one run; wants a quiet machine

@@ -6,14 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from moapipe import cli
-from moapipe.cli import VERBS, axis, library, text
+from moapipe.cli import VERBS, axis, library, measurement, text
 from moapipe.errors import ConfigError
+from moapipe.lab import experiment
+from moapipe.lab.place import predicted, recorded
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(sys.executable).parent / "moapipe"
@@ -211,3 +214,21 @@ def test_bad_results_end_with_1_unless_one_goes_on(capsys) -> None:
         library.bad("it is wrong", keep_going=False)
     assert end.value.exit_code == 1
     assert capsys.readouterr().err == "it is wrong\n" * 2
+
+
+def test_a_measured_group_says_how_long_the_others_take(tmp_path, monkeypatch) -> None:
+    e = replace(experiment.read("smoke", ROOT), root=tmp_path)
+    first, second, *others = experiment.groups(e)
+    assert len(others) > 2
+    for group in (first, *others):
+        for place in (predicted(e, group), recorded(e, group)):
+            (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place).touch()
+    os.utime(tmp_path / recorded(e, others[0]), (1, 1))
+    cases = {g: len(experiment.cases(e, g)) for g in (first, second, others[0])}
+    minutes = 60 / cases[first] * (cases[second] + cases[others[0]]) / 60
+    assert f"2 of {len(experiment.groups(e))} groups are left, about {minutes:.1f} min" in measurement.remaining(e, first, 60.0)
+    for place in (recorded(e, second), recorded(e, others[0])):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    assert measurement.remaining(e, first, 60.0) == ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from moapipe.cli import axis
 from moapipe.lab import bench as benching
 from moapipe.lab import calibrate as calibrating
 from moapipe.lab import experiment, forecast
+from moapipe.lab.experiment import Experiment, Group
 from moapipe.lab.lock import alone
 from moapipe.lab.place import calibrated, predicted, recorded, root
 
@@ -33,8 +36,25 @@ def bench(kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_na
     """
     e = experiment.read(experiment_name, root())
     group = axis.group_of(e, kernel, form, dtype)
+    begin = time.monotonic()
     benching.bench(e, group, say)
-    say(f"measured {group.path()}: {recorded(e, group)}")
+    say(f"measured {group.path()}: {recorded(e, group)}{remaining(e, group, time.monotonic() - begin)}")
+
+
+def remaining(e: Experiment, group: Group, seconds: float) -> str:
+    """How many groups of the stage are still to be measured, and how long that takes when a case takes as long as in this one."""
+    left = [g for g in experiment.groups(e) if _is_due(e, g)]
+    if not left:
+        return ""
+    cases = {g: len(experiment.cases(e, g)) for g in (group, *left)}
+    minutes = seconds / cases[group] * sum(cases[g] for g in left) / 60
+    return f"; {len(left)} of {len(experiment.groups(e))} groups are left, about {minutes:.1f} min"
+
+
+def _is_due(e: Experiment, group: Group) -> bool:
+    """No record, or one that is older than its prediction."""
+    record, prediction = e.root / recorded(e, group), e.root / predicted(e, group)
+    return not record.is_file() or (prediction.is_file() and record.stat().st_mtime < prediction.stat().st_mtime)
 
 
 def say(line: str) -> None:
