@@ -24,7 +24,7 @@ from moapipe.targets.table import flags
 KERNELS = {name: replace(k, name=name) for name, k in {
     **NESTS, "product": tiles.product(4, 4), "row_sums": tiles.row_sums(4), "masked_rows": tiles.masked_rows(4, 16),
     "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4),
-    **{f"function_{n}": tiles.function(f, "lane", 4) for n, f in enumerate(FUNCS)},
+    "functions": tiles.functions(FUNCS, "lane", 4),
 }.items()}
 SHIM = """
 #include <math.h>
@@ -59,7 +59,7 @@ def on_the_cpu(text: str) -> str:
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [n for n in KERNELS if "function" not in n])
+@pytest.mark.parametrize("name", [n for n in KERNELS if n != "functions"])
 def test_cuda_text_computes_the_same(name, dtype, tmp_path):
     kernel = KERNELS[name]
     source = emit(kernel, "cuda", "plain", dtype)

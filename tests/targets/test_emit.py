@@ -118,6 +118,5 @@ def positive(kernel, sizes, dtype):
 @pytest.mark.parametrize("unit", UNITS, ids="-".join)
 @pytest.mark.parametrize("kind", ["lane", "serial"])
 def test_every_function_in_every_language(unit, kind, tmp_path):
-    v = lanes(*unit[1:])
-    for n, name in enumerate(FUNCS):
-        check(tiles.function(name, kind, v), unit, [{"n": 1}, {"n": 3}], tmp_path / str(n), threads=(1,), tolerance=2, inputs=positive)
+    kernel = tiles.functions(FUNCS, kind, lanes(*unit[1:]))
+    check(kernel, unit, [{"n": 1}, {"n": 3}], tmp_path, threads=(1,), tolerance=2, inputs=positive)

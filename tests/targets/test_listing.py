@@ -30,7 +30,7 @@ def test_the_tile_of_the_rule_stays_in_registers(target, isa, dtype, tmp_path):
 
 @pytest.mark.parametrize(("target", "isa", "dtype"), UNITS)
 def test_too_many_accumulators_are_refused(target, isa, dtype, tmp_path):
-    v, rows = ISAS[isa].lanes(dtype), ISAS[isa].registers
+    v, rows = ISAS[isa].lanes(dtype), ISAS[isa].registers * 5 // 8
     source = emit(tiles.product(rows, v), target, isa, dtype)
     with pytest.raises(TargetError, match=r"tile product.*\n? *hint: take fewer rows|tile product"):
         gate(listing(source, target, isa, dtype, tmp_path), source.tiles, isa, dtype)

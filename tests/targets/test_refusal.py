@@ -81,7 +81,7 @@ def test_every_function_has_a_template(name, target):
 
 
 def test_a_function_without_a_vector_form_runs_lane_by_lane():
-    text = emit(tiles.function("log", "lane", 8), "c", "avx2", "f32").text
+    text = emit(tiles.functions(["log"], "lane", 8), "c", "avx2", "f32").text
     assert "LOG(a[" in text
     assert "for (int64_t lane = 0; lane < 8; lane++)" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from tests.loops.nests import array, loop, ref
@@ -118,20 +119,29 @@ def packed(edge: int) -> Kernel:
     return Kernel("packed", ("n", "m"), arrays, (start, first, blocks, unset, guarded))
 
 
-def function(name: str, kind: str, v: int) -> Kernel:
-    """One function of FUNCS on every element of a, b (and a condition on them), in a lane loop or a serial one."""
+def functions(names: Iterable[str], kind: str, v: int) -> Kernel:
+    """Functions of FUNCS on every element of a, b (and a condition on them), in lane loops or serial ones: y0, y1, … in order."""
     i = add(multiply("io", 2 * v), "l")
-    a, b = ref("a", i), ref("b", i)
-    value: Scalar = op(name, *(a, b)[: FUNCS[name].arity]) if name != "select" else op("select", op("<", a, b), a, op("neg", b))
+    size, body, arrays = multiply("n", 2 * v), [], []
+    for k, name in enumerate(names):
+        leaf = Assign(ref(f"y{k}", i), applied(name, ref("a", i), ref("b", i), i), (), f"y{k}")
+        body.append(loop("io", "n", loop("l", 2 * v, leaf, kind=kind), kind="parallel"))
+        arrays.append(array(f"y{k}", "output", size))
+    return Kernel("functions", ("n",), (array("a", "input", size), array("b", "input", size), *arrays), tuple(body))
+
+
+def applied(name: str, a: Scalar, b: Scalar, i: Scalar) -> Scalar:
+    """A value that uses the function; conditions choose between values, integer functions take the index."""
     match name:
+        case "select":
+            return op("select", op("<", a, b), a, op("neg", b))
         case "<" | "<=" | "==":
-            value = op("select", op(name, a, b), a, op("+", b, 1.0))
+            return op("select", op(name, a, b), a, op("+", b, 1.0))
         case "and" | "or":
-            value = op("select", op(name, op("<", a, b), op("<", 0.0, a)), a, 0.0)
+            return op("select", op(name, op("<", a, b), op("<", 0.0, a)), a, 0.0)
         case "not":
-            value = op("select", op("not", op("<", a, b)), a, 0.0)
+            return op("select", op("not", op("<", a, b)), a, 0.0)
         case "//" | "%":
-            value = op("+", a, op(name, op("-", i, 5), 3))
-    body = loop("io", "n", loop("l", 2 * v, Assign(ref("y", i), value, (), "y"), kind=kind), kind="parallel")
-    size = multiply("n", 2 * v)
-    return Kernel("function", ("n",), (array("a", "input", size), array("b", "input", size), array("y", "output", size)), (body,))
+            return op("+", a, op(name, op("-", i, 5), 3))
+        case _:
+            return op(name, *(a, b)[: FUNCS[name].arity])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from moapipe.algebra.index import affine, constant, expression, gamma_row, is_affine_in, simplify, subtract
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables, walk
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Array, Kernel
 from moapipe.targets.target import ATOM, LEVELS, Target, Text, Unit
@@ -52,10 +52,6 @@ def is_index(e: Scalar) -> bool:
             return name in INDEX_SIGNS and all(is_index(a) for a in args)
         case _:
             return False
-
-
-def is_condition(e: Scalar) -> bool:
-    return isinstance(e, Op) and e.name in COMPARISONS | JUNCTIONS
 
 
 def nonnegative(e: Scalar) -> bool:
@@ -274,7 +270,3 @@ def unit_stride(r: Ref, lane: str) -> bool:
     """`lane` stands in the last index only, with coefficient 1."""
     *outer, last = r.index
     return not any(lane in variables(i) for i in outer) and is_affine_in(last, lane) and affine(last).get(Var(lane), 0) == 1
-
-
-def references_of(e: Scalar) -> tuple[Ref, ...]:
-    return tuple(x for x in walk(e) if isinstance(x, Ref))
