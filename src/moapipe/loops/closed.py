@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from moapipe.algebra.index import add, affine, ceil_div, combine, constant, expression, extreme, simplify, subtract
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, variables
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, variables, walk
 from moapipe.loops.footprint import Census, touched
 from moapipe.loops.formula import ONE, ZERO, Formula, given, number, product, symbolic
 from moapipe.loops.formula import extreme as pick
@@ -21,8 +21,6 @@ from moapipe.loops.site import lives, sites
 from moapipe.loops.summation import total
 
 WHATS = ("read", "written")
-PROBES = (1, 2, 3, 5, 8, 13, 24, 61)
-"""Sizes at which a footprint must equal the extents of its array before it is written as their product, for sizes above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,8 @@ def _footprints(kernel: Kernel) -> tuple[dict[str, Formula], dict[str, Formula]]
     """Of arrays that are touched as a whole at every probe; one that is not is not counted at the next."""
     pieces, allocs = sites(kernel), lives(kernel)
     left = {(a.name, what): 0 for a in kernel.arrays for what in WHATS}
-    for n in PROBES:
-        found = touched(kernel, pieces, Census({s: n + k * (k + 1) for k, s in enumerate(kernel.sizes)}), left)
+    for sizes in _probes(kernel):
+        found = touched(kernel, pieces, Census(sizes), left)
         left = {(a, what): most for (a, what), most in left.items()
                 if (times := getattr(found[a], what)) == found[a].elements * found[a].lives for most in (max(most, times),)}
     out: dict[str, dict[str, Formula]] = {what: {} for what in WHATS}
@@ -76,6 +74,16 @@ def _footprints(kernel: Kernel) -> tuple[dict[str, Formula], dict[str, Formula]]
             if left.get((a.name, what)):
                 out[what][a.name] = product([born, *map(symbolic, a.shape)])
     return out["read"], out["written"]
+
+
+def _probes(kernel: Kernel) -> list[dict[str, int]]:
+    """Sizes above 0 at which a footprint must equal the extents of its array before it is written as their product: all 1, all
+    small, all beyond every tile, and each size by itself on the other side of the others."""
+    tile = max((x.value for p in sites(kernel) for s in p.loops for x in walk(s.hi) if isinstance(x, Num)), default=1)
+    small = {s: 2 + k for k, s in enumerate(kernel.sizes)}
+    beyond = {s: int(tile) + 1 + k * (k + 1) for k, s in enumerate(kernel.sizes)}
+    alone = [probe for s in kernel.sizes for probe in ({**beyond, s: 1}, {**small, s: beyond[s]})]
+    return [dict.fromkeys(kernel.sizes, 1), small, *alone, beyond]
 
 
 def iterations(loops: tuple[Loop, ...], conditions: tuple[Scalar, ...]) -> Formula:
