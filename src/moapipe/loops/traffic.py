@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Num, Op, Ref
@@ -78,7 +79,7 @@ class Reuse:
             mine.pop(0)
             spread = self._spread(array, pieces, loops)
             both, stores = (self._lines(array, pieces, loops, what) for what in ("both", "stores"))
-            first = self._lines(array, _before_loads(array, pieces), loops, "stores")
+            first = min(both, self._lines(array, _before_loads(array, pieces), loops, "stores"))
             read, allocated, written = read + spread * (both - first), allocated + spread * first, written + spread * stores
         return Traffic(*(round(x) * self._line for x in (read, allocated, written)))
 
@@ -174,21 +175,31 @@ class Reuse:
         return list(dict.fromkeys(r.array for p in pieces for r in (*p.loads, *p.stores) if r.array in self._shapes))
 
     def _lines(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str) -> int:
-        """Distinct (iteration of `loops`, line of `array`). Rows start at lines, or, where they do not, are taken as dense if whole."""
+        """Distinct (iteration of `loops`, line of `array`). Exact where rows are whole lines. Otherwise what is touched is taken as
+        segments that begin anywhere in a line: L elements of one then touch 1 + (L - 1)/pack lines on average."""
         shape, pack = self._shapes[array], self._pack
         if pack == 1 or not shape or len(shape) == 1 or shape[-1] % pack == 0:
             return self._distinct(array, pieces, loops, what, pack)
-        elements, rows = (self._distinct(array, pieces, loops, what, k) for k in (1, max(shape[-1], 1)))
-        return -(-elements // pack) if elements == rows * shape[-1] else self._distinct(array, pieces, loops, what, pack)
+        elements = self._distinct(array, pieces, loops, what, 1)
+        planes = [self._distinct(array, pieces, loops, what, pack, depth) for depth in range(len(shape))]
+        whole = next((k for k, n in enumerate(planes) if elements == n * prod(shape[k:])), len(shape))
+        if whole == 0:
+            return planes[0] * -(-prod(shape) // pack)
+        if prod(shape[whole:]) % pack == 0:
+            return elements // pack
+        segments = planes[whole - 1]
+        return min(elements, max(self._distinct(array, pieces, loops, what, pack) if whole == len(shape) else 0, segments + -(-(elements - segments) // pack)))
 
-    def _distinct(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str, pack: int) -> int:
+    def _distinct(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str, pack: int, depth: int | None = None) -> int:
+        """Distinct (iteration, line) with rows that begin at lines; with `depth`, (iteration, that many leading indices)."""
         prefix = [s.var for s in loops]
-        key = (array, tuple(map(id, pieces)), tuple(prefix), what, pack)
+        key = (array, tuple(map(id, pieces)), tuple(prefix), what, pack, depth)
         if key not in self._sets:
             images: list[Image] = []
             for p in pieces:
                 for r in dict.fromkeys((p.loads if what != "stores" else ()) + (p.stores if what != "loads" else ())):
-                    images += self._census.images(p, _packed(r, pack), prefix) if r.array == array else []
+                    at = _packed(r, pack) if depth is None else Ref(r.array, r.index[:depth])
+                    images += self._census.images(p, at, prefix) if r.array == array else []
             self._sets[key] = self._census.distinct(images)
         return self._sets[key]
 

@@ -1,0 +1,53 @@
+"""Closed forms and modelled traffic of the kernels' own variants: equal to the count, and within the promise, on tiny tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.loops.test_closed import assert_equal
+from tests.loops.test_cost_kernels import VARIANTS, steps
+from tests.loops.test_traffic import FACTOR, total
+
+from moapipe.algebra.index import evaluate
+from moapipe.loops.closed import closed_forms
+from moapipe.loops.interpret import run
+from moapipe.loops.traffic import Reuse, simulate
+
+SIZES = (1, 6, 13)
+CAPACITIES = (8, 16, 32, 64, 128, 256, 1024)
+"""In lines: from where the promise of docs/cost_model.md begins to where everything fits."""
+FORMS = ("full", "causal", "nn", "tn_accumulate", "forward")
+POINTS = [(9, 8), (13, 64), (16, 64)]
+"""(size, bytes of a line): lines of one element, lines that no row is a multiple of, and some that are."""
+
+
+def sizes_near(k, n):
+    """All sizes near n, no two alike; the first of many, a batch, stays small."""
+    return {s: n + i for i, s in enumerate(k.sizes)} | ({k.sizes[0]: 2} if len(k.sizes) > 3 else {})
+
+
+@pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)
+def test_closed_forms_equal_the_count(name, variant, form):
+    k = steps(name, variant, form)[-1]
+    forms = closed_forms(k)
+    assert set(forms.loads) and set(forms.stores) and set(forms.written)
+    for n in SIZES if not form.endswith("_lse") else SIZES[-1:]:  # the log-sum-exp adds one nest to what the other form has
+        assert_equal(forms, k, sizes_near(k, n))
+    for s in k.sizes:  # one axis beyond all tiles, the others within one: what holds of all sizes alike may not hold of these
+        assert_equal(forms, k, {**dict.fromkeys(k.sizes, 2), s: 29})
+    for empty in k.sizes:
+        assert_equal(forms, k, {**sizes_near(k, 7), empty: 0})
+
+
+@pytest.mark.parametrize(("n", "line"), POINTS)
+@pytest.mark.parametrize(("name", "variant", "form"), [v for v in VARIANTS if v[2] in FORMS])
+def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name, variant, form, n, line):
+    k = steps(name, variant, form)[-1]
+    sizes, rng = sizes_near(k, n), np.random.default_rng(n)
+    inputs = {a.name: rng.random(tuple(evaluate(s, sizes) for s in a.shape)) for a in k.arrays if a.space == "input"}
+    trace, reuse = run(k, sizes, inputs, trace=True).trace, Reuse(k, sizes, 8, line)
+    oracle = {c: total(simulate(k, trace, 8, c * line, line)) for c in {x for c in CAPACITIES for x in (2 * c, c // 2)}}
+    for c in CAPACITIES:
+        past = reuse.past(c * line)
+        assert oracle[2 * c] <= total(past) <= FACTOR * oracle[c // 2], (c, total(past))
+        assert all(t.read >= 0 and t.allocated >= 0 and t.written >= 0 for t in past.values())
