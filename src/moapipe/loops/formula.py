@@ -6,6 +6,7 @@ condition. Atoms are equal when their text is; text is Python that sympy reads t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,7 +24,7 @@ Memo = dict[tuple[str, tuple[int, ...]], Rational]
 
 
 @dataclass(frozen=True, eq=False)
-class Atom:
+class Atom(ABC):
     """One factor of a monomial; compares by its text."""
 
     def __eq__(self, other: object) -> bool:
@@ -32,13 +33,15 @@ class Atom:
     def __hash__(self) -> int:
         return hash(self.text)
 
-    @cached_property
+    @property
+    @abstractmethod
     def text(self) -> str:
-        raise NotImplementedError
+        """Canonical text, which it is compared by."""
 
-    @cached_property
+    @property
+    @abstractmethod
     def free(self) -> frozenset[str]:
-        raise NotImplementedError
+        """Names of the free variables."""
 
     @cached_property
     def never_negative(self) -> bool:
@@ -51,8 +54,9 @@ class Atom:
             memo[key] = self._value(at, memo)
         return memo[key]
 
+    @abstractmethod
     def _value(self, at: Mapping[str, int], memo: Memo) -> Rational:
-        raise NotImplementedError
+        """The number, worked out."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,37 +52,26 @@ static void tell(const char *level, const char *name, struct best b, int inverse
 /* Arrays of vectors become registers only where every index is a constant. */
 #define UNROLL _Pragma("GCC unroll 64")
 
-static double fma_loop(long n) {
-    vec a[ACCUMULATORS], x = splat((real)0.999), y = splat((real)1e-3);
-    UNROLL
-    for (int j = 0; j < ACCUMULATORS; j++) a[j] = splat((real)(j + 2)); /* not 1, which x and y map to itself */
-    for (long i = 0; i < n; i++) {
-        UNROLL
-        for (int j = 0; j < ACCUMULATORS; j++) a[j] = a[j] * x + y;
-        KEEP(a[0]);
+/* n steps of `step` on enough independent accumulators to hide its latency. They start at 2 and more: 1 is what x and y map to
+   itself, and the compiler would see that. */
+#define REGISTER_LOOP(name, step) \
+    static double name(long n) { \
+        vec a[ACCUMULATORS], x = splat((real)0.999), y = splat((real)1e-3); \
+        UNROLL for (int j = 0; j < ACCUMULATORS; j++) a[j] = splat((real)(j + 2)); \
+        for (long i = 0; i < n; i++) { \
+            UNROLL for (int j = 0; j < ACCUMULATORS; j += 2) { step(j) } \
+            KEEP(a[0]); \
+        } \
+        vec s = a[0]; \
+        UNROLL for (int j = 1; j < ACCUMULATORS; j++) s += a[j]; \
+        KEEP(s); \
+        return (double)n * ACCUMULATORS * V; \
     }
-    vec s = a[0];
-    UNROLL
-    for (int j = 1; j < ACCUMULATORS; j++) s += a[j];
-    KEEP(s);
-    return (double)n * ACCUMULATORS * V;
-}
 
-static double vector_loop(long n) {
-    vec a[ACCUMULATORS], x = splat((real)0.999), y = splat((real)1e-3);
-    UNROLL
-    for (int j = 0; j < ACCUMULATORS; j++) a[j] = splat((real)(j + 2)); /* not 1, which x and y map to itself */
-    for (long i = 0; i < n; i++) {
-        UNROLL
-        for (int j = 0; j < ACCUMULATORS; j += 2) { a[j] = a[j] + y; a[j + 1] = vmax(a[j + 1], x); }
-        KEEP(a[0]);
-    }
-    vec s = a[0];
-    UNROLL
-    for (int j = 1; j < ACCUMULATORS; j++) s += a[j];
-    KEEP(s);
-    return (double)n * ACCUMULATORS * V;
-}
+#define FMA_PAIR(j) a[j] = a[j] * x + y; a[j + 1] = a[j + 1] * x + y;
+#define ADD_AND_MAX(j) a[j] = a[j] + y; a[j + 1] = vmax(a[j + 1], x);
+REGISTER_LOOP(fma_loop, FMA_PAIR)
+REGISTER_LOOP(vector_loop, ADD_AND_MAX)
 
 static double exp_loop(long n) {
     enum { N = 1024 };
