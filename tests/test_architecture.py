@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from inspect import getdoc
 from pathlib import Path
 
@@ -35,6 +36,28 @@ def functions(path: Path) -> list[ast.FunctionDef]:
 def test_imports_go_left() -> None:
     done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of what a file imports, the standard library, this package and its tests apart."""
+    found = {a.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import) for a in n.names}
+    found |= {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module}
+    return {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) - {"moapipe", "tests"}
+
+
+def declared(*extras: str) -> set[str]:
+    """Distributions that pyproject.toml asks for, with the given extras, in normal form."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for e in extras for d in project["optional-dependencies"][e])]
+    return {re.split(r"[<>=\[ ]", d)[0].lower().replace("_", "-") for d in wanted}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_what_is_imported_is_declared(path: Path) -> None:
+    """A package that only the author's environment has fails on a fresh machine, not here."""
+    known, allowed = packages_distributions(), declared("test") if path.is_relative_to(ROOT / "tests") else declared()
+    missing = {m for m in imported(path) if not {d.lower().replace("_", "-") for d in known.get(m, [m])} & allowed}
+    assert not missing
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=named)
