@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,7 +16,7 @@ from moapipe.errors import ConfigError
 from moapipe.lab import derive as deriving
 from moapipe.lab import transcript
 from moapipe.lab.derive import Derivation
-from moapipe.lab.kernel import scan, sizes_at
+from moapipe.lab.kernel import names, scan, sizes_at
 from moapipe.lab.place import derived, root
 from moapipe.loops import account, onf
 from moapipe.loops.closed import closed_forms
@@ -38,14 +39,21 @@ def derive(
 
 
 def show(
-    kernel: axis.Kernel, form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "c", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel file's name; with --costs it may be left out.", show_default=False)] = "",
+    form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "c", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
     stage: Annotated[Stage, typer.Option(help="What to print.")] = "definitions",
     at: Annotated[str, typer.Option(help="Sizes for --stage cost, B=2,n=2048,d=64. Without: closed forms.", show_default=False)] = "",
     threads: Annotated[int, typer.Option(min=1, help="Threads for --stage cost.")] = 1,
     format: Annotated[Format, typer.Option(help="text, json or latex.")] = "text",
+    costs: Annotated[bool, typer.Option("--costs", help="The papers' closed forms, computed from the definitions, with what each assumes.")] = False,
 ) -> None:
-    """Print a stage of a build: its definitions, normal forms, costs, source or whole derivation."""
+    """Print a stage of a build: its definitions, normal forms, costs, source or whole derivation. With --costs: the papers' closed forms."""
     here = root()
+    if costs:
+        print(_claims(kernel, here, format))
+        return
+    if not kernel:
+        raise ConfigError("no kernel is named", where="moapipe show", hint=f"moapipe show KERNEL: {', '.join(names(here))}; or moapipe show --costs")
     build = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype)
     derivation = deriving.derive(build, here)
     if at and stage != "cost":
@@ -56,6 +64,18 @@ def show(
         raise ConfigError(f"{stage} has no {format} form", where="moapipe show", hint=f"--format {' or '.join(texts)}")
     shown = texts[format]()
     print(shown if isinstance(shown, str) else json.dumps(shown, indent=1, ensure_ascii=False))
+
+
+def _claims(kernel: str, here: Path, format: Format) -> str:
+    """The published closed forms of one kernel, or of all."""
+    from moapipe.report import claim, published  # noqa: PLC0415  sympy takes half a second to load, and only this needs it
+
+    rows = [c for c in published.read(here).claims if kernel in ("", *(p.kernel for p in c.passes))]
+    if not rows:
+        raise ConfigError(f"the papers give no closed form for {kernel}", where="moapipe show --costs", hint="moapipe show --costs lists those that they give")
+    passes = [[(f"{p.kernel} {p.form}", deriving.denotation(p.kernel, p.form, here).dnf) for p in c.passes] for c in rows]
+    documents = [claim.document(claim.judge(c, dnfs)) for c, dnfs in zip(rows, passes, strict=True)]
+    return json.dumps(documents, indent=1, ensure_ascii=False) if format == "json" else claim.show(documents)
 
 
 # ------------------------------------------------------------------ stages

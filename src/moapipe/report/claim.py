@@ -1,0 +1,254 @@
+"""In: normal forms and a published closed form. Out: the assumptions under which the form comes out of the definitions, or that none do.
+
+A closed form counts array elements that are moved. From the definitions come the arrays (inputs, outputs, definitions between
+them) and their sizes. Assumed are: which arrays between stay on chip, whether what is off chip is moved once or twice, whether
+arrays that do not grow with the tokens (weights) or that have no feature axis (statistics) are counted, whether the passes are
+one call. An assumption is *consistent* when it treats arrays of one size alike; all of them are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Literal
+
+import sympy as sp
+
+from moapipe.algebra.dnf import Dnf
+from moapipe.algebra.index import parse
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
+from moapipe.errors import AlgebraError
+from moapipe.report.published import Claim
+
+TOKENS = ("N",)
+"""The letters that tokens are counted by."""
+WEIGHTS, STATISTICS = "weights", "statistics"
+Role = Literal["given", "made", "between"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """An array of one or more passes. Inputs (`given`) and outputs (`made`) are moved; no assumption keeps them on chip. `kind`:
+    what it may be left out as: a parameter (rank 0), weights, statistics, or data."""
+
+    name: str
+    size: sp.Expr
+    role: Role
+    kind: str
+
+    @property
+    def moved(self) -> bool:
+        return self.role != "between"
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An assumption: the passes and their arrays (as one call: one of each name), what is left out, how often what lies between and
+    is off chip is moved, and how many of the arrays of each size are off chip, of how many there are."""
+
+    passes: tuple[str, ...]
+    items: tuple[Item, ...]
+    joint: bool
+    excluded: tuple[str, ...]
+    times: int
+    off: tuple[tuple[sp.Expr, int, int], ...]
+
+    @property
+    def consistent(self) -> bool:
+        return all(k == have for _, k, have in self.off)
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        """Less is simpler."""
+        return (not self.consistent, len(self.off), len(self.excluded), self.times, not self.joint)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What becomes of a claim. `compulsory`: every input and output once, nothing left out. `scheme` is the simplest assumption
+    that gives the claimed form, for all passes; `other` the simplest for some of them only, looked for where there is no
+    consistent one."""
+
+    claim: Claim
+    claimed: sp.Expr
+    compulsory: sp.Expr
+    items: tuple[Item, ...]
+    scheme: Scheme | None
+    other: Scheme | None
+
+    @property
+    def verdict(self) -> str:
+        if self.scheme is None:
+            return "no assumption gives it"
+        return "comes out" if self.scheme.consistent else "no consistent assumption gives it"
+
+
+def judge(claim: Claim, passes: Sequence[tuple[str, Dnf]]) -> Answer:
+    """Try every assumption. `passes` are (name, normal form) in the order of the claim's own. AlgebraError for a size that is no formula."""
+    claimed = sp.expand(_formula(parse(claim.claim)))
+    letters = {name: _formula(parse(e)) for name, e in claim.letters.items()}
+    arrays = [(name, _items(dnf, letters)) for name, dnf in passes]
+    whole = _joined([items for _, items in arrays])
+    best = min(_schemes(claimed, arrays), key=lambda s: s.weight, default=None)
+    other = None
+    if best is None or not best.consistent:
+        parts = (part for k in range(1, len(arrays)) for part in combinations(arrays, k))
+        other = min((s for part in parts for s in _schemes(claimed, part) if s.consistent), key=lambda s: s.weight, default=None)
+    return Answer(claim, claimed, _moved(whole, ()), whole, best, other)
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def _items(dnf: Dnf, letters: Mapping[str, sp.Expr]) -> tuple[Item, ...]:
+    """Every array of a normal form with its number of elements in the papers' letters."""
+    shapes = {**dict(dnf.inputs), **{n.name: tuple(e for _, e in n.axes) for n in dnf.normals}}
+    roles: dict[str, Role] = {**{n.name: "between" for n in dnf.normals}, **dict.fromkeys(dnf.outputs, "made")}
+    out = []
+    for name, shape in shapes.items():
+        size = sp.expand(sp.prod([_formula(e, letters) for e in shape]))
+        out.append(Item(name, size, roles.get(name, "given"), _kind(size, len(shape))))
+    return tuple(out)
+
+
+def _kind(size: sp.Expr, rank: int) -> str:
+    letters = {s.name for s in size.free_symbols}
+    if not rank:
+        return "parameter"
+    if not letters & set(TOKENS):
+        return WEIGHTS
+    grows = sp.Poly(size, *(sp.Symbol(t, positive=True, integer=True) for t in TOKENS)).total_degree()
+    return STATISTICS if grows == 1 and letters <= {"B", *TOKENS} else "data"
+
+
+def _joined(parts: Iterable[tuple[Item, ...]]) -> tuple[Item, ...]:
+    """The arrays of several passes as one call: one of each name; what one pass makes for another lies between."""
+    out: dict[str, Item] = {}
+    for items in parts:
+        for x in items:
+            role = x.role if x.name not in out else {"made": "between"}.get(out[x.name].role, out[x.name].role)
+            out[x.name] = replace(x, role=role)
+    return tuple(out.values())
+
+
+def _formula(e: Scalar, letters: Mapping[str, sp.Expr] | None = None) -> sp.Expr:
+    match e:
+        case Num(int() as v):
+            return sp.Integer(v)
+        case Var(name):
+            return (letters or {}).get(name, sp.Symbol(name, positive=True, integer=True))
+        case Op("+" | "-" | "*" | "//" | "min" | "max" as name, (a, b)):
+            x, y = _formula(a, letters), _formula(b, letters)
+            return {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "//": lambda: sp.floor(x / y),
+                    "min": lambda: sp.Min(x, y), "max": lambda: sp.Max(x, y)}[name]()
+        case _:
+            raise AlgebraError(f"{text(e)} is no size", hint="sizes are formulas of names and whole numbers")
+
+
+# ------------------------------------------------------------------ assumptions
+
+
+def _schemes(claimed: sp.Expr, arrays: Sequence[tuple[str, tuple[Item, ...]]]) -> Iterator[Scheme]:
+    names = tuple(name for name, _ in arrays)
+    as_one = _joined(items for _, items in arrays)
+    one_by_one = tuple(x for _, items in arrays for x in items)
+    for joint, items in ((True, as_one), (False, one_by_one))[: 1 + (len(arrays) > 1)]:
+        kinds = [kind for kind in (WEIGHTS, STATISTICS) if any(x.kind == kind for x in items)]
+        for excluded in (c for k in range(len(kinds) + 1) for c in combinations(kinds, k)):
+            rest = sp.expand(claimed - _moved(items, excluded))
+            for times in (1, 2):
+                off = _off_chip(rest, [x for x in items if not x.moved and x.kind not in ("parameter", *excluded)], times)
+                if off is not None and (off or times == 1):
+                    yield Scheme(names, items, joint, excluded, times, off)
+
+
+def _moved(items: Iterable[Item], excluded: tuple[str, ...]) -> sp.Expr:
+    return sp.expand(sum((x.size for x in items if x.moved and x.kind not in ("parameter", *excluded)), sp.Integer(0)))
+
+
+def _off_chip(rest: sp.Expr, between: Sequence[Item], times: int) -> tuple[tuple[sp.Expr, int, int], ...] | None:
+    """How many arrays of each size must be off chip so that `times` times their elements are `rest`; None where no number is."""
+    have: dict[sp.Expr, int] = {}
+    for x in between:
+        have[x.size] = have.get(x.size, 0) + 1
+    terms = {sp.Mul(*powers): c for c, powers in ((t.as_coeff_Mul()[0], (t.as_coeff_Mul()[1],)) for t in sp.Add.make_args(rest)) if c}
+    out = []
+    for size, c in terms.items():
+        if c < 0 or c % times or c // times > have.get(size, 0):
+            return None
+        out.append((size, int(c // times), have[size]))
+    return tuple(sorted(out, key=lambda row: str(row[0])))
+
+
+# ------------------------------------------------------------------ for readers
+
+
+def written(e: sp.Expr) -> str:
+    """A formula as the papers write it."""
+    return str(e).replace("**", "^").replace("*", "·")
+
+
+def document(a: Answer) -> dict[str, Any]:
+    """An answer as plain data: what is claimed, from which arrays it comes out, which stay on chip, what is left out."""
+    s = a.scheme if a.scheme and a.scheme.consistent else None
+    off = {size for size, _, _ in s.off} if s else set()
+    items = s.items if s else a.items
+    kept = [x for x in items if s and x.kind not in ("parameter", *s.excluded)]
+    return {
+        "name": a.claim.name, "published": a.claim.text, "claimed": written(a.claimed), "source": a.claim.source, "verdict": a.verdict,
+        "because": _because(a), "passes": [f"{p.kernel} {p.form}" for p in a.claim.passes], "compulsory": written(a.compulsory),
+        "computed": written(_computed(kept, off, s.times)) if s else "",
+        "moved": [x.name for x in kept if x.moved], "off_chip": [x.name for x in kept if not x.moved and x.size in off],
+        "on_chip": [x.name for x in kept if not x.moved and x.size not in off],
+        "left_out": {kind: names for kind in ("parameter", *(s.excluded if s else ())) if (names := list(dict.fromkeys(x.name for x in items if x.kind == kind)))},
+    }
+
+
+def _computed(kept: Iterable[Item], off: set[sp.Expr], times: int) -> sp.Expr:
+    """The sum over the arrays that an answer lists."""
+    sizes = (x.size if x.moved else x.size * times if x.size in off else sp.Integer(0) for x in kept)
+    return sp.expand(sum(sizes, sp.Integer(0)))
+
+
+def _because(a: Answer) -> str:
+    """One sentence: the assumption, or why there is none."""
+    s = a.scheme
+    if s is not None and s.consistent:
+        return _assumption(s)
+    if s is not None:
+        picked = ", ".join(f"{k} of the {have} arrays of size {written(size)}" for size, k, have in s.off if k < have)
+        why = f"the sum comes out only if {picked} are moved {_times(s.times)} and the others are not"
+    else:
+        rest = sp.expand(a.claimed - _moved(a.items, (WEIGHTS, STATISTICS)))
+        why = f"inputs and outputs without weights and statistics are {written(sp.expand(a.claimed - rest))}; {written(rest)} is left"
+    if a.other is not None:
+        why += f". It is the form of {' and '.join(a.other.passes)} alone: {_assumption(a.other)}"
+    return why
+
+
+def _assumption(s: Scheme) -> str:
+    parts = ["inputs and outputs once"]
+    if len(s.passes) > 1:
+        parts.append("the passes are one call" if s.joint else "each pass by itself")
+    parts += [f"all arrays of size {written(size)} between are moved {_times(s.times)}" for size, _, _ in s.off]
+    parts.append("everything else between stays on chip")
+    if s.excluded:
+        parts.append(f"{' and '.join(s.excluded)} are not counted")
+    return "; ".join(parts)
+
+
+def _times(n: int) -> str:
+    return {1: "once", 2: "twice, out and in"}[n]
+
+
+def show(documents: Iterable[Mapping[str, Any]]) -> str:
+    """The answers as text, a paragraph each."""
+    lines: list[str] = []
+    for d in documents:
+        lines += [f"{d['name']}: {d['published']}    ({d['source']})", f"  {d['verdict']}: {d['because']}"]
+        rows = {"from": " + ".join(d["moved"] + d["off_chip"]), "on chip": " ".join(d["on_chip"])}
+        rows |= {f"{kind} left out": " ".join(names) for kind, names in d["left_out"].items()}
+        rows |= {"claimed": d["claimed"], "computed": d["computed"], "lower bound": f"{d['compulsory']}, compulsory: every input and output once", "definitions": ", ".join(d["passes"])}
+        lines += [f"  {what + ':':22} {value}" for what, value in rows.items() if value] + [""]
+    return "\n".join(lines).rstrip() + "\n"
