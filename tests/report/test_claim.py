@@ -8,12 +8,13 @@ import pytest
 from moapipe.algebra import expr as moa
 from moapipe.algebra.dnf import Dnf, reduce_definitions
 from moapipe.algebra.expr import Definition, Definitions
+from moapipe.errors import ConfigError
 from moapipe.lab.derive import denotation
 from moapipe.report import claim, published
 from moapipe.report.published import Claim, Pass
 
 ROOT = Path(__file__).resolve().parents[2]
-CLAIMS = published.read(ROOT).claims
+CLAIMS = published.read().claims
 
 
 def answer(row: Claim, **changed) -> claim.Answer:
@@ -103,8 +104,7 @@ def test_a_form_of_one_pass_only_is_named():
 
 
 def test_a_source_that_is_not_listed_is_refused(tmp_path):
-    text = (ROOT / published.FILE).read_text().replace("source: paper1", "source: paper9", 1)
-    (tmp_path / "config").mkdir()
-    (tmp_path / published.FILE).write_text(text)
-    with pytest.raises(Exception, match="paper9"):
-        published.read(tmp_path)
+    wrong = tmp_path / "published.yaml"
+    wrong.write_text(published.FILE.read_text().replace("source: paper1", "source: paper9", 1))
+    with pytest.raises(ConfigError, match="paper9"):
+        published.read(wrong)

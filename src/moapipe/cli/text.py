@@ -70,7 +70,7 @@ def _claims(kernel: str, here: Path, format: Format) -> str:
     """The published closed forms of one kernel, or of all."""
     from moapipe.report import claim, published  # noqa: PLC0415  sympy takes half a second to load, and only this needs it
 
-    rows = [c for c in published.read(here).claims if kernel in ("", *(p.kernel for p in c.passes))]
+    rows = [c for c in published.read().claims if kernel in ("", *(p.kernel for p in c.passes))]
     if not rows:
         raise ConfigError(f"the papers give no closed form for {kernel}", where="moapipe show --costs", hint="moapipe show --costs lists those that they give")
     passes = [[(f"{p.kernel} {p.form}", deriving.denotation(p.kernel, p.form, here).dnf) for p in c.passes] for c in rows]

@@ -1,4 +1,4 @@
-"""In: config/published.yaml. Out: what the papers and their published measurements say, as checked records."""
+"""In: published.yaml, beside this file. Out: what the papers and their published measurements say, as checked records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from moapipe.lab.document import Strict, choose, load
 
-FILE = Path("config/published.yaml")
+FILE = Path(__file__).with_suffix(".yaml")
 
 
 class Pass(Strict):
@@ -35,9 +35,9 @@ class Published(Strict):
     claims: tuple[Claim, ...]
 
 
-def read(root: Path) -> Published:
+def read(path: Path = FILE) -> Published:
     """The published figures. ConfigError: a key that nobody reads, or a source that is not listed."""
-    found = load(Published, root / FILE, FILE.as_posix())
+    found = load(Published, path, path.name)
     for row in found.claims:
-        choose(row.source, list(found.sources), "source", f"{FILE.as_posix()}: {row.name}")
+        choose(row.source, list(found.sources), "source", f"{path.name}: {row.name}")
     return found
