@@ -43,6 +43,7 @@ from moapipe.lab.record import Case, Sample
 from moapipe.lab.sampling import TURN, WARM_S, Frame, Rule, Seen, calls_for, judged, parse, rejudged
 from moapipe.lab.watch import Watch
 from moapipe.machine import topology
+from moapipe.machine.placement import cpus as cpus_of
 from moapipe.machine.topology import Topology
 
 Say = Callable[[str], None]
@@ -153,7 +154,7 @@ Start = Callable[[Entry], Participant]
 @contextmanager
 def _participants(job: Job, threads: int) -> Iterator[Start]:
     """A function that gives an entry's process, started at its first use and again after its end; all end with the context."""
-    cpus = inside(job.top.places(threads))
+    cpus = inside(cpus_of(job.top, threads))
     alive: dict[str, Participant] = {}
 
     def start(entry: Entry) -> Participant:
@@ -227,7 +228,7 @@ def _point(job: Job, launch: int, threads: int, label: str, start: Start, done: 
         for t in turned:
             _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
         job.read()
-    frame = Frame(threads, frozenset(inside(job.top.places(threads))), 0.0, job.watch)
+    frame = Frame(threads, frozenset(inside(cpus_of(job.top, threads))), 0.0, job.watch)
     _rounds(job, turned, start, frame)
     best = max((s.clock for t in turned for s in t.seen), default=0.0)
     for t in turned:
@@ -371,7 +372,7 @@ def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:
 
 def _attributes(job: Job) -> dict[str, Any]:
     counts = sorted({x.point.threads for x in job.plan.entries})
-    environment = {str(t): settings(t, job.top.places(t)) for t in counts} | {"torch": PYTORCH}
+    environment = {str(t): settings(t, cpus_of(job.top, t)) for t in counts} | {"torch": PYTORCH}
     return {
         "moapipe_version": __version__, "experiment": job.experiment.name, "host": platform.node(), "topology": job.top.line(),
         "compilers": json.dumps(dict(job.plan.compilers), sort_keys=True), "libraries": json.dumps(job.libraries, sort_keys=True),

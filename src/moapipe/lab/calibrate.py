@@ -24,6 +24,7 @@ from moapipe.lab.file import write_json
 from moapipe.lab.kernel import DTYPES
 from moapipe.lab.participant import scrubbed, settings
 from moapipe.lab.place import calibrated
+from moapipe.machine.placement import cpus
 from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
 from moapipe.targets.isa import Isa, isa_named
@@ -99,7 +100,7 @@ def working_sets(top: Topology, threads: int) -> tuple[int, int, int, int]:
     shares = []
     for level in LEVELS[:-1]:
         cache = top.cache(level)
-        shares.append(cache.bytes // top.sharers(level, threads) // 2 if cache else 0)
+        shares.append(cache.bytes // top.sharers(level, cpus(top, threads)) // 2 if cache else 0)
     last = next((s for s in reversed(shares) if s), 1 << 20)
     beyond = min(MOST_MEMORY, max(LEAST_MEMORY, 8 * last), top.memory_bytes // (8 * threads))
     return (*shares, beyond)  # type: ignore[return-value]
@@ -116,7 +117,7 @@ class Seen:
 def run(program: Path, top: Topology, threads: int, *, bandwidths: bool) -> Seen:
     """The figures at a number of threads, one on each of the first cores. LabError when the program fails or hangs."""
     sets = working_sets(top, threads) if bandwidths else (0, 0, 0, 0)
-    env = {**scrubbed(os.environ), **settings(threads, top.places(threads))}
+    env = {**scrubbed(os.environ), **settings(threads, cpus(top, threads))}
     line = [str(program), str(threads), *map(str, sets)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=LIMIT_S, check=True)
@@ -140,7 +141,7 @@ def _calibration(machine: str, isa: Isa, top: Topology, command: str, runs: Mapp
     return Calibration(
         machine=machine, isa=isa.name, topology=top.line(), clock=max(found["clock"] for x in seen.values() for found in x.values()),
         lanes={dtype: isa.lanes(dtype) for dtype in seen}, capacity={c.level: c.bytes for c in caches},
-        sharers={c.level: {t: float(top.sharers(c.level, t)) for t in f64} for c in caches},
+        sharers={c.level: {t: float(top.sharers(c.level, cpus(top, t))) for t in f64} for c in caches},
         rates={dtype: Rates(*({t: found[n] for t, found in x.items()} for n in ("fma", "vector", "exp"))) for dtype, x in seen.items()},
         bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in WAYS)) for level in present},
         region={t: found["region"] for t, found in f64.items()},

@@ -21,6 +21,7 @@ from moapipe.lab import build as building
 from moapipe.lab.experiment import MachineFile, machine_file, resolve_isa
 from moapipe.lab.kernel import DTYPES
 from moapipe.machine import topology
+from moapipe.machine.quota import cpu_quota
 from moapipe.targets.isa import isa_named
 from moapipe.targets.table import flags
 
@@ -162,7 +163,7 @@ def _cpus(place: Place) -> Iterator[Finding]:
                                                   "--cpu-bind=none or -c; cases with more threads are refused")
     else:
         yield Finding("CPU mask", text)
-    quota = topology.cpu_quota()
+    quota = cpu_quota()
     if quota is not None and quota < len(allowed):
         yield Finding("CPU quota", f"a control group allows {quota:g} CPUs' worth of time", "notice",
                       "threads are stopped when it is used up; such samples are judged `throttled`. Ask for a larger quota")

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moapipe.machine.topology import throttled_periods
+from moapipe.machine.quota import throttled_periods
 
 WINDOW_S = 0.5
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
