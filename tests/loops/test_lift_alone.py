@@ -7,10 +7,12 @@ import pytest
 from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, kernel, matmul, normal, ref, softmax
 
 from moapipe.algebra.index import evaluate
-from moapipe.algebra.scalar import op, text
+from moapipe.algebra.scalar import op, references, text
+from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
 from moapipe.loops.lift import apply_script
-from moapipe.loops.onf import Loop, definitions, show, statements
+from moapipe.loops.onf import Loop, definitions, leaves, onf_hash, show, statements
+from moapipe.loops.traffic import traffic
 
 SIZES = [{"ni": i, "nj": j, "nk": k, "ne": e} for i, j, k, e in ((5, 9, 11, 3), (1, 1, 1, 1), (4, 8, 8, 2), (3, 2, 0, 2), (0, 3, 2, 1))]
 def softmax_unsafe():
@@ -42,6 +44,7 @@ SCRIPTS = {
         ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),
     ]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
+    "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
 
 
@@ -67,9 +70,25 @@ def last(name):
     return apply_script(make(), [dict([item]) for item in script], {}, {})[-1]
 
 
+def last_of(make, script):
+    return apply_script(make(), [dict([item]) for item in script], {}, {})[-1].kernel
+
+
 def test_what_they_make():
     assert [text(e) for e in last("columns first, blocked").kernel.array("x").shape][1:] == ["(((ni + 1) // 2) * 2)", "4"]
     assert last("streamed").kernel.array("y").stream
     assert "w2" in definitions(last("recompute for an owner").kernel.body)
     assert any(isinstance(s, Loop) and s.kind == "parallel" for s in statements(last("parts in order").kernel.body))
     assert last("streamed").title == "stream(array=y)"
+
+
+def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():
+    """The element of two iterations later, in the axes that a later split made; neither an access nor a footprint."""
+    k, sizes = last("asked for ahead").kernel, SIZES[0]
+    plain = last_of(matmul, [SPLIT])
+    (asking,) = [leaf for leaf, _, _ in leaves(k.body) if leaf.ahead]
+    (inner,) = [r for r in references(asking.value) if r.array == "A"]
+    assert text(asking.ahead[0].index[0]) == "(i + 2)" and asking.ahead[0].index[1] == inner.index[1]
+    assert "ahead A[" in show(k) and onf_hash(k) != onf_hash(plain)
+    assert count(k, sizes, 8) == count(plain, sizes, 8)
+    assert traffic(k, sizes, 8, 64) == traffic(plain, sizes, 8, 64)

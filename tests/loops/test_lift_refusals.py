@@ -154,6 +154,9 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (matmul, "layout", {"array": "x", "order": [0, 0]}, "does not permute its 2 dimensions"),
     (matmul, "pad_extent", {"array": "x", "dim": 5, "to": 2}, "no dimension 5"),
     (matmul, "stream", {"array": "x"}, "stream x: x is an workspace"),
+    (matmul, "prefetch", {"array": "A", "definition": "x", "axis": "j"}, "prefetch A j: x reads no element of A that changes with j"),
+    (matmul, "prefetch", {"array": "A", "definition": "q", "axis": "i"}, "prefetch q: no such definition"),
+    (matmul, "prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 0}, "prefetch A i: by = 0"),
     (matmul, "layout", {"array": "q", "order": [0]}, "no array q"),
     # stage and fill
     (matmul, "stage", {**STAGE, "only": "y"}, "stage B: y does not read B"),

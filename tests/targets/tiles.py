@@ -98,8 +98,9 @@ def panels(v: int) -> Kernel:
 
 
 def copied(v: int) -> Kernel:
-    """A streaming output: y = 2·x, rows of whole vectors."""
-    leaf = Assign(ref("y", "i", add(multiply("jo", v), "l")), op("*", ref("x", "i", add(multiply("jo", v), "l")), 2.0), (), "y")
+    """A streaming output: y = 2·x, rows of whole vectors, the next row asked for ahead."""
+    at = add(multiply("jo", v), "l")
+    leaf = Assign(ref("y", "i", at), op("*", ref("x", "i", at), 2.0), (), "y", (ref("x", add("i", 1), at),))
     y = Array("y", (Var("n"), multiply("m", v)), "output", stream=True)
     body = loop("i", "n", loop("jo", "m", loop("l", v, leaf, kind="lane")), kind="parallel")
     return Kernel("copied", ("n", "m"), (array("x", "input", "n", multiply("m", v)), y), (body,))

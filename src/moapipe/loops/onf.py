@@ -69,12 +69,14 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """target ← value, where every atom of `where` holds. `name` is the definition that the leaf belongs to."""
+    """target ← value, where every atom of `where` holds. `name` is the definition that the leaf belongs to; `ahead` elements that
+    later iterations read: a target may ask the memory for their lines here. They are no accesses and need not exist."""
 
     target: Ref
     value: Scalar
     where: tuple[Scalar, ...] = ()
     name: str = ""
+    ahead: tuple[Ref, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Accumulate:
     value: Scalar
     where: tuple[Scalar, ...] = ()
     name: str = ""
+    ahead: tuple[Ref, ...] = ()
 
 
 Leaf = Assign | Accumulate
@@ -154,12 +157,13 @@ def map_statements(body: Body, f: Callable[[Stmt], Body]) -> Body:
 
 
 def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
-    """Apply `f` to target, value and guards."""
+    """Apply `f` to target, value, guards and what is asked for ahead."""
     target = f(leaf.target)
     assert isinstance(target, Ref)
     value, where = f(leaf.value), tuple(f(w) for w in leaf.where)
-    same = target is leaf.target and value is leaf.value and all(map(is_, where, leaf.where))
-    return leaf if same else replace(leaf, target=target, value=value, where=where)
+    ahead = tuple(r for r in map(f, leaf.ahead) if isinstance(r, Ref))
+    same = target is leaf.target and value is leaf.value and all(map(is_, (*where, *ahead), (*leaf.where, *leaf.ahead)))
+    return leaf if same else replace(leaf, target=target, value=value, where=where, ahead=ahead)
 
 
 def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
@@ -244,7 +248,8 @@ def _show_body(body: Body, depth: int, lines: list[str]) -> None:
             case Assign() | Accumulate():
                 sign = "=" if isinstance(s, Assign) else _SIGN[s.monoid]
                 where = f"  where {' and '.join(map(text, s.where))}" if s.where else ""
-                lines.append(f"{pad}{text(s.target)} {sign} {text(s.value)}{where}    # {s.name}")
+                ahead = f"  ahead {', '.join(map(text, s.ahead))}" if s.ahead else ""
+                lines.append(f"{pad}{text(s.target)} {sign} {text(s.value)}{where}{ahead}    # {s.name}")
             case _:
                 assert_never(s)
 
@@ -283,7 +288,7 @@ def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[s
                 k.array(s.array)
                 live = live | {s.array}
             case Assign() | Accumulate():
-                _check_scope(k, (s.target, s.value, *s.where), bound, live, f"leaf of {s.name}")
+                _check_scope(k, (s.target, s.value, *s.where, *s.ahead), bound, live, f"leaf of {s.name}")
             case _:
                 assert_never(s)
 

@@ -17,6 +17,7 @@ SCALAR = {
 }
 VECTOR = {
     "splat": "splat({0})", "load": "load({0})", "store": "store({0}, {1});", "stream": "stream({0}, {1});",
+    "prefetch": "__builtin_prefetch({0});",
     "transpose": "transpose_{0}({1}, {2}, {3}, {4});", "scaled transpose": "transpose_scaled_{0}({1}, {2}, {3}, {4}, {5});",
     "select": "select({0}, {1}, {2})", "below": "below({0})", "flag": "flag({0})", "not": "~{0}", "and": "({0} & {1})", "or": "({0} | {1})",
     "max": "vmax({0}, {1})", "min": "vmin({0}, {1})", "abs": "vabs({0})", "sqrt": "vsqrt({0})", "reciprocal": "(1 / ({0}))",

@@ -279,6 +279,8 @@ class Walker:
             self.assign(depth, place, self.writer.apply(MONOIDS[s.monoid], (Text(place), folded)).text)
             return
         where, _ = self.writer.place(s.target, scope)
+        for r in s.ahead if "prefetch" in self.target.vector else ():
+            self.line(depth, self.target.vector["prefetch"], self.writer.place(r, scope)[0])
         old = self.writer.load(s.target, scope)
         new = self.masked(s, self.combined(s, old, value), old, scope)
         array = self.writer.arrays[s.target.array]

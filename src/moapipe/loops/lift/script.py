@@ -21,7 +21,7 @@ from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, s
 from moapipe.loops.lift.online import online
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
-from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, stream
+from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, prefetch, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
 from moapipe.loops.onf import Kernel, Loop, definitions, statements, verify
 
@@ -59,7 +59,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
     online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute,
-    contract, alias, block, layout, pad_extent, stream, stage, fill,
+    contract, alias, block, layout, pad_extent, stream, prefetch, stage, fill,
     mask, pad, hoist_mask, skip,
     register_tile, sink_scale,
 )  # fmt: skip

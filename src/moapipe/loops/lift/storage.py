@@ -1,14 +1,29 @@
-"""Lifts that decide where values live and in which layout: contract, alias, block, layout, pad_extent. In and out: a Kernel."""
+"""Lifts that decide where values live, in which layout, and what is asked of the memory: contract, alias, block, layout, pad_extent,
+stream, prefetch. In and out: a Kernel."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, extreme, maximum, minimum, multiply, subtract
-from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, text, variables
+from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, extreme, maximum, minimum, multiply, simplify, subtract
+from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, substitute, text, variables
 from moapipe.loops.legal import Access, accesses, always, hull, span
-from moapipe.loops.lift.scope import Names, listed, refusal, temporary, with_arrays, without_alloc
-from moapipe.loops.onf import Accumulate, Alloc, Body, Kernel, Loop, Stmt, leaves, map_expressions, map_references, read, statements
+from moapipe.loops.lift.scope import Names, known, listed, refusal, temporary, with_arrays, without_alloc
+from moapipe.loops.onf import (
+    Accumulate,
+    Alloc,
+    Assign,
+    Body,
+    Kernel,
+    Loop,
+    Stmt,
+    leaves,
+    map_expressions,
+    map_references,
+    map_statements,
+    read,
+    statements,
+)
 
 
 def contract(k: Kernel, *, array: Names) -> Kernel:
@@ -174,3 +189,25 @@ def stream(k: Kernel, *, array: str) -> Kernel:
     if a.space != "output" or array in read(k.body):
         raise refusal("stream", array, f"{array} is an {a.space}" if a.space != "output" else f"{array} is read again", "accumulate_in a temporary")
     return with_arrays(k, k.body, change=(replace(a, stream=True),))
+
+
+def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1) -> Kernel:
+    """While `definition` reads an element, let a target ask the memory for the one that is read `by` iterations of `axis` later:
+    its line is then under way while this iteration computes. Always legal, for nothing is loaded; refused where it would ask
+    for nothing new."""
+    seen: list[Ref] = []
+
+    def ask(s: Stmt) -> Body:
+        if not isinstance(s, Assign | Accumulate) or s.name != definition:
+            return (s,)
+        found = [r for r in dict.fromkeys(references(s.value)) if r.array == array and axis in variables(r)]
+        seen.extend(found)
+        later = {axis: add(Var(axis), by)}
+        return (replace(s, ahead=(*s.ahead, *(Ref(array, tuple(simplify(substitute(i, later)) for i in r.index)) for r in found))),)
+
+    known(k, "prefetch", (definition,))
+    body = map_statements(k.body, ask)
+    if not seen or by < 1:
+        raise refusal("prefetch", f"{array} {axis}", f"{definition} reads no element of {array} that changes with {axis}" if not seen else f"by = {by}",
+                      "name a loop around the definition that strides through the array")
+    return replace(k, body=body)
