@@ -144,12 +144,15 @@ class Memory:
     touchers: str = "all"
 
 
+FIRST_TOUCH = Memory("first_touch")
+
+
 def memory(top: Topology, name: str, threads_on: tuple[int, ...]) -> Memory:
     """The policy of a row of MEMORIES, or of `node:<number>`, for threads on the given CPUs. LabError says what this machine cannot do."""
     usable = {n.id: n for n in top.nodes if n.allowed and n.bytes}
     match name.partition(":"):
         case ("owner", _, ""):
-            return Memory("first_touch")
+            return FIRST_TOUCH
         case ("one", _, ""):
             return Memory("first_touch", touchers="one")
         case ("interleave", _, ""):

@@ -133,9 +133,11 @@ class Topology:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Topology:
         """The inverse of `to_json`, also after JSON has made lists of tuples."""
-        plain = {k: _tuples(v) for k, v in data.items()}
-        rows = {"caches": Cache, "nodes": Node, "gpus": Gpu}
-        return Topology(**{k: tuple(rows[k](**{a: _tuples(b) for a, b in x.items()}) for x in v) if k in rows else v for k, v in plain.items()})
+        plain: dict[str, Any] = {k: _tuples(v) for k, v in data.items()}
+        rows: dict[str, Any] = {"caches": Cache, "nodes": Node, "gpus": Gpu}
+        for name, row in rows.items():
+            plain[name] = tuple(row(**{k: _tuples(v) for k, v in x.items()}) for x in plain[name])
+        return Topology(**plain)
 
 
 def _tuples(x: Any) -> Any:
