@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 
 from moapipe.algebra.index import evaluate
-from moapipe.algebra.scalar import Ref, Scalar
+from moapipe.algebra.scalar import Ref, Scalar, Var
 from moapipe.loops.domain import Cases, Domain
 from moapipe.loops.lattice import EMPTY, Linear, System, Terms, combine, conjunction, project, replace_variable, system
 from moapipe.loops.onf import Kernel, Loop
@@ -58,14 +58,17 @@ class Census:
 
     def images(self, site: Site, ref: Ref, prefix: Sequence[str]) -> list[Image]:
         """What `ref` reaches: coordinates are the values of the `prefix` variables, then the index."""
-        indices = [self.domain.value(i) for i in ref.index]
-        head: list[Linear] = [{v: 1} for v in prefix]
+        return self.reached(self.iterations(site.loops, site.conditions), (*map(Var, prefix), *ref.index))
+
+    def reached(self, cases: Cases, index: Sequence[Scalar]) -> list[Image]:
+        """The values of an index over the points of `cases`."""
+        values = [self.domain.value(i) for i in index]
         out = []
-        for s in self.iterations(site.loops, site.conditions):
-            for choice in product(*indices):
+        for s in cases:
+            for choice in product(*values):
                 given = conjunction(s, *[g for _, g in choice])
                 if not given.empty:
-                    out.append(self._image(given, [*head, *(dict(x) for x, _ in choice)]))
+                    out.append(self._image(given, [dict(x) for x, _ in choice]))
         return [i for i in out if not i.system.empty]
 
     def _image(self, s: System, entries: list[Linear]) -> Image:

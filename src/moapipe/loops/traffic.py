@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import prod
 
 from moapipe.algebra.index import evaluate
-from moapipe.algebra.scalar import Num, Op, Ref
-from moapipe.loops.footprint import Census, Image, image
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var
+from moapipe.loops.footprint import Census, Image
 from moapipe.loops.interpret import Event
 from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
 from moapipe.loops.site import Site, sites
@@ -163,8 +163,7 @@ class Reuse:
 
     def _values(self, loops: tuple[Loop, ...], chosen: tuple[Loop, ...]) -> int:
         """How many different values the variables of `chosen`, some of `loops`, take together."""
-        entries = [{s.var: 1} for s in chosen]
-        return self._census.distinct([image(s, entries) for s in self._census.iterations(loops, ())])
+        return self._census.distinct(self._census.reached(self._census.iterations(loops, ()), [Var(s.var) for s in chosen]))
 
     def _runs(self, loops: tuple[Loop, ...]) -> int:
         return self._census.runs(loops, ())
@@ -192,16 +191,25 @@ class Reuse:
 
     def _distinct(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str, pack: int, depth: int | None = None) -> int:
         """Distinct (iteration, line) with rows that begin at lines; with `depth`, (iteration, that many leading indices)."""
-        prefix = [s.var for s in loops]
-        key = (array, tuple(map(id, pieces)), tuple(prefix), what, pack, depth)
+        at = self._moment(loops)
+        key = (array, tuple(map(id, pieces)), at, what, pack, depth)
         if key not in self._sets:
             images: list[Image] = []
             for p in pieces:
                 for r in dict.fromkeys((p.loads if what != "stores" else ()) + (p.stores if what != "loads" else ())):
-                    at = _packed(r, pack) if depth is None else Ref(r.array, r.index[:depth])
-                    images += self._census.images(p, at, prefix) if r.array == array else []
+                    if r.array == array:
+                        index = _packed(r, pack).index if depth is None else r.index[:depth]
+                        images += self._census.reached(self._census.iterations(p.loops, p.conditions), (*at, *self._place(p, array), *index))
             self._sets[key] = self._census.distinct(images)
         return self._sets[key]
+
+    def _moment(self, loops: tuple[Loop, ...]) -> tuple[Scalar, ...]:
+        """What tells the iterations of `loops` apart in time."""
+        return tuple(Var(s.var) for s in loops)
+
+    def _place(self, site: Site, array: str) -> tuple[Scalar, ...]:
+        """Indices in front of an array's own that tell its places apart: a private array has one for each thread."""
+        return ()
 
 
 def _packed(r: Ref, pack: int) -> Ref:
