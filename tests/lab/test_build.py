@@ -13,6 +13,7 @@ from moapipe.lab.derive import derive
 from moapipe.lab.experiment import Build, machine_file, native_isa
 from moapipe.lab.file import read_json, sha256, write_json, write_text
 from moapipe.lab.place import built, derived, root
+from moapipe.targets.table import TARGETS
 
 TILED = Build("matmul", "nn", "tiled", "c", native_isa(), "f64")
 
@@ -75,7 +76,7 @@ def test_a_missing_compiler_says_what_to_do(checkout):
 
 
 @pytest.mark.parametrize(("text", "hint"), [
-    ("compilers: {c: {comand: gcc}}", "did you mean 'command'?"), ("compilers: {rust: {command: rustc}}", "'c', 'fortran' or 'cuda'"), ("compiler: {}", "did you mean 'compilers'?")])
+    ("compilers: {c: {comand: gcc}}", "did you mean 'command'?"), ("compilers: {rust: {command: rustc}}", "expected 'c', 'fortran',"), ("compiler: {}", "did you mean 'compilers'?")])
 def test_a_wrong_machine_file_teaches(checkout, text, hint):
     (checkout / "config/machines/local.yaml").write_text(text)
     with pytest.raises(ConfigError) as e:
@@ -112,11 +113,12 @@ def test_a_damaged_record_is_no_build(checkout):
         building.read(path)
 
 
-def test_cuda_compiles_to_a_device_binary(checkout):
-    if shutil.which("nvcc") is None:
-        pytest.skip("no nvcc")
-    assert "cuda" in derive(TILED, checkout).denotation.kernel.variant("naive").targets
-    b = Build("matmul", "nn", "naive", "cuda", TILED.isa, "f64")
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.device], ids=lambda t: t.name)
+def test_a_text_for_a_gpu_compiles_to_a_device_binary(checkout, target):
+    if shutil.which(target.compiler) is None:
+        pytest.skip(f"no {target.compiler}")
+    assert target.name in derive(TILED, checkout).denotation.kernel.variant("naive").targets
+    b = Build("matmul", "nn", "naive", target.name, TILED.isa, "f64")
     put(b, checkout)
     r = building.require(building.build(b, checkout))
-    assert r.library == "" and (checkout / built(b, "local") / "kernel.cubin").is_file()
+    assert r.library == "" and (checkout / built(b, "local") / target.device[0]).is_file()

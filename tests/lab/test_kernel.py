@@ -43,7 +43,7 @@ def test_load_gives_the_functions(repository):
 
 @pytest.mark.parametrize(("file", "old", "new", "where", "hint"), [
     ("toy.yaml", "targets: [c]\n", "targets: [c]\n  lift: []\n", "kernels/toy.yaml", "did you mean 'lifts'?"),
-    ("toy.yaml", "targets: [c]\n", "targets: [rust]\n", "kernels/toy.yaml", "'c', 'fortran' or 'cuda'"),
+    ("toy.yaml", "targets: [c]\n", "targets: [rust]\n", "kernels/toy.yaml", "expected 'c', 'fortran',"),
     ("toy.yaml", "about: tiles", "about: tiles\n  about: more", "kernels/toy.yaml:5", "keep one"),
     ("toy.yaml", "about: tiles", "about: [tiles", "kernels/toy.yaml", "indentation"),
     ("toy.yaml", "  about: tiles\n", "", "kernels/toy.yaml", "add about"),

@@ -22,10 +22,10 @@ from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
 from moapipe.lab.file import read_json, sha256, write_json
 from moapipe.lab.place import built, derived
 from moapipe.targets.listing import check, tiles_of
-from moapipe.targets.table import flags, target_named
+from moapipe.targets.table import TARGETS, flags, target_named
 
 SCHEMA = 1
-PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit"}
+PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit", "hipcc": "hipcc"}
 SHOWN = 12  # lines of a compiler's complaint that a message shows
 PREFIX = "-ffile-prefix-map=$PWD=."  # no absolute path in the debug lines, whoever compiles
 
@@ -116,10 +116,12 @@ def version(command: str) -> str:
 
 
 def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: Path, folder: Path) -> tuple[tuple[str, ...], ...]:
-    """Argument lists in order: text to listing, listing to library; CUDA: text to a device binary."""
+    """Argument lists in order: text to listing, listing to library; for a GPU: text to a device binary."""
     given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
-    if b.target == "cuda":
-        return ((*given, "-cubin", str(source), "-o", str(folder / "kernel.cubin")),)
+    row = target_named(b.target)
+    if row.device:
+        seen = ("env", *row.environment) if row.environment else ()
+        return ((*seen, *given, row.device[1], str(source), "-o", str(folder / row.device[0])),)
     modules = ("-J", str(folder)) if b.target == "fortran" else ()
     listing, library = str(folder / "kernel.s"), str(folder / "kernel.so")
     return (
@@ -138,7 +140,7 @@ def compile_source(
 ) -> Built:
     """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate."""
     (root / folder).mkdir(parents=True, exist_ok=True)
-    for old in ("build.json", "kernel.so", "kernel.s", "kernel.cubin"):
+    for old in ("build.json", "kernel.so", "kernel.s", *(d[0] for t in TARGETS.values() if (d := t.device))):
         (root / folder / old).unlink(missing_ok=True)
     told = commands(b, manifest, compiler, source, folder)
     with tempfile.TemporaryDirectory(dir=root / folder, prefix=".compile-") as scratch:
@@ -164,7 +166,8 @@ def _run(todo: Sequence[Sequence[str]], root: Path) -> str:
         done = subprocess.run(real, cwd=root, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = (done.stderr or done.stdout).strip().splitlines()
-            return f"{arguments[0]} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"])
+            command = next(a for a in arguments if a != "env" and "=" not in a)
+            return f"{command} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"])
     return ""
 
 

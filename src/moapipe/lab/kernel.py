@@ -1,7 +1,8 @@
 """In: kernels/<name>.py and kernels/<name>.yaml. Out: the kernel file as a record, its digests, and its loaded module.
 
 What an experiment needs (sizes, parameters, forms, variants) is read without running any Python: SIZES, PARAMETERS and FORMS
-stand alone. `load` runs the file and adds the module, for the stages that need definitions, inputs or the reference.
+stand alone. `load` runs the file and adds the module, for the stages that need definitions, inputs or the reference. A kernel
+file may import another by its plain name (a backward pass its forward pass); its digest covers what it imports.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import ast
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, RootModel
 
@@ -24,7 +26,8 @@ from moapipe.errors import ConfigError
 from moapipe.lab.document import Strict, choose, read_yaml
 from moapipe.lab.document import load as load_yaml
 
-TARGETS = ("c", "fortran", "cuda")
+TargetName = Literal["c", "fortran", "cuda", "hip"]
+TARGETS: tuple[str, ...] = get_args(TargetName)
 DTYPES = ("f32", "f64")
 LITERALS = ("SIZES", "PARAMETERS", "FORMS")
 PLAIN = {"bool": bool, "int": int, "str": str, "dict": dict, "tuple": tuple, "list": list, "range": range, "zip": zip, "enumerate": enumerate}
@@ -36,7 +39,7 @@ class Variant(Strict):
     values of the same names that validation uses for its deliberately small tiles."""
 
     about: str
-    targets: tuple[Literal["c", "fortran", "cuda"], ...]
+    targets: tuple[TargetName, ...]
     inline: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
     params: dict[str, int | str] = Field(default={})
@@ -93,28 +96,75 @@ def scan(name: str, root: Path) -> KernelFile:
     variants = load_yaml(Variants, path.with_suffix(".yaml"), f"kernels/{name}.yaml").root
     parameters = {p: tuple(s) for p, s in found["PARAMETERS"].items()}
     _check_parameters(found["SIZES"], parameters, where)
-    return KernelFile(name, path, tuple(found["SIZES"]), parameters, found["FORMS"], variants, _hash(ast.dump(_bare(tree))))
+    return KernelFile(name, path, tuple(found["SIZES"]), parameters, found["FORMS"], variants, _digest(name, root, ()))
+
+
+def imported(name: str, root: Path) -> tuple[str, ...]:
+    """The kernel files that a kernel file imports by their plain names."""
+    known = set(names(root))
+    found: list[str] = []
+    for node in _tree(root / "kernels" / f"{name}.py", f"kernels/{name}.py").body:
+        match node:
+            case ast.Import(names=aliases):
+                found += [a.name for a in aliases if a.name in known]
+            case ast.ImportFrom(module=str() as module, level=0) if module in known:
+                found.append(module)
+            case _:
+                pass
+    return tuple(dict.fromkeys(found))
+
+
+def _digest(name: str, root: Path, inside: tuple[str, ...]) -> str:
+    """16 hex digits of the syntax trees of a kernel file and of those that it imports. ConfigError for a circle."""
+    where = f"kernels/{name}.py"
+    if name in inside:
+        raise ConfigError(f"{' imports '.join((*inside, name))}", where=where, hint="move what both need into one of them")
+    own = ast.dump(_bare(_tree(root / where, where)))
+    others = [_digest(n, root, (*inside, name)) for n in imported(name, root)]
+    return _hash("".join((own, *others)))
 
 
 def load(name: str, root: Path) -> KernelFile:
     """The kernel file with its module, the same record until one of its two files changes. ConfigError names what the file lacks."""
     choose(name, names(root), "kernel", "kernels/")
+    return _load(name, root, _stamp(name, root))
+
+
+def _stamp(name: str, root: Path) -> tuple[object, ...]:
     files = [root / "kernels" / f"{name}.{end}" for end in ("py", "yaml")]
-    return _load(name, root, tuple((f.stat().st_mtime_ns, f.stat().st_size) if f.is_file() else None for f in files))
+    own = tuple((f.stat().st_mtime_ns, f.stat().st_size) if f.is_file() else None for f in files)
+    return (*own, *((n, _stamp(n, root)) for n in imported(name, root)))
 
 
 @lru_cache(maxsize=64)
 def _load(name: str, root: Path, stamp: object) -> KernelFile:
     kernel = scan(name, root)
+    others = {n: load(n, root).module for n in imported(name, root)}
     spec = spec_from_file_location(f"moapipe_kernel_{name}", kernel.path)
     if spec is None or spec.loader is None:
         raise ConfigError("cannot be imported", where=kernel.where)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with _importable(others):
+        spec.loader.exec_module(module)
     if lacking := [f for f in FUNCTIONS if not callable(getattr(module, f, None))]:
         raise ConfigError(f"has no {', '.join(lacking)}", where=kernel.where, hint="docs/architecture.md lists what a kernel file holds")
     return replace(kernel, module=module)
+
+
+@contextmanager
+def _importable(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """While a kernel file runs, its neighbours have their plain names; two repositories never share them."""
+    before = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update({name: m for name, m in modules.items() if m is not None})
+    try:
+        yield
+    finally:
+        for name, m in before.items():
+            if m is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = m
 
 
 def sizes_at(kernel: KernelFile, at: Mapping[str, int]) -> dict[str, int]:

@@ -8,6 +8,7 @@ in stream order, and does not wait.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from moapipe.loops.onf import Kernel
 from moapipe.targets.c import INTEGER, SIGNS, declaration, literal
@@ -21,6 +22,7 @@ SCALAR = {
     "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})",
     "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
 }
+HEADERS = ("math.h", "stdint.h")
 MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2")
 INLINE = "static __host__ __device__ inline"
 SUPPORT = f"""{INLINE} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
@@ -91,9 +93,9 @@ def entry(e: Entry) -> tuple[str, ...]:
     return (f'extern "C" void {e.symbol}({", ".join(arguments)}) {{', *indent(lines), "}")
 
 
-def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
+def file(language: str, headers: tuple[str, ...], symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     suffix = "f" if unit.size == 4 else ""
-    head = [f"/* {symbol}: {unit.dtype} for CUDA, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
+    head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", *(f"#include <{h}>" for h in headers), "",
             f"typedef {'float' if unit.size == 4 else 'double'} real;", *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", SUPPORT]
     return "\n".join([*head, *lines]) + "\n"
 
@@ -109,5 +111,6 @@ CUDA = Target(
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=procedure, region=region, entry=entry, file=file, compiler="nvcc", flags=("-O3", "-std=c++17", "-arch=sm_80"),
+    procedure=procedure, region=region, entry=entry, file=partial(file, "CUDA", HEADERS), compiler="nvcc",
+    flags=("-O3", "-std=c++17", "-arch=sm_80"), device=("kernel.cubin", "-cubin"),
 )

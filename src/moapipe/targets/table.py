@@ -6,10 +6,11 @@ from moapipe.errors import TargetError
 from moapipe.targets.c import C
 from moapipe.targets.cuda import CUDA
 from moapipe.targets.fortran import FORTRAN
+from moapipe.targets.hip import HIP
 from moapipe.targets.isa import element_bytes, isa_named
 from moapipe.targets.target import Target
 
-TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA)}
+TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA, HIP)}
 
 
 def target_named(name: str) -> Target:
@@ -24,4 +25,4 @@ def flags(target: str, isa: str, dtype: str) -> tuple[str, ...]:
     row, machine = target_named(target), isa_named(isa)
     element_bytes(dtype)
     march = (f"-march={machine.march}",) if machine.march else ()
-    return (*row.flags, *march, *machine.wide) if row.compiler != "nvcc" else row.flags
+    return (*row.flags, *march, *machine.wide) if row.device is None else row.flags

@@ -121,6 +121,8 @@ class Target:
                a missing vector function makes its lane loop a scalar loop
     prepare    rewrites the loop nest into what the language can write
     compiler, flags   how a build calls it
+    environment   variables that the compiler must see, NAME=value
+    device     for a GPU: the file that a build makes and the flag that asks for it; empty = text for the host's processor
     hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -158,6 +160,8 @@ class Target:
     file: Callable[[str, Unit, tuple[str, ...]], str]
     compiler: str
     flags: tuple[str, ...]
+    device: tuple[str, str] | None = None
+    environment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""CUDA text compiles with nvcc; run thread by thread on the CPU, it computes what the interpreter computes."""
+"""Texts for GPUs compile; run thread by thread on the CPU, they compute what the interpreter computes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from moapipe.algebra.function import FUNCS
 from moapipe.loops.interpret import run
 from moapipe.targets.emit import emit
 from moapipe.targets.isa import DTYPES
-from moapipe.targets.table import flags
+from moapipe.targets.table import TARGETS, flags
 
 KERNELS = {name: replace(k, name=name) for name, k in {
     **NESTS, "product": tiles.product(4, 4), "row_sums": tiles.row_sums(4), "masked_rows": tiles.masked_rows(4, 16),
     "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4),
     "functions": tiles.functions(FUNCS, "lane", 4),
 }.items()}
+DEVICES = [t.name for t in TARGETS.values() if t.device]
 SHIM = """
 #include <math.h>
 #define __global__
@@ -37,15 +38,19 @@ static Index blockIdx, threadIdx, blockDim;
 """
 
 
-@pytest.mark.skipif(not compiler("cuda"), reason="no nvcc")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cuda_text_compiles(dtype, tmp_path):
-    """All kernels in one file a dtype: nvcc starts slowly."""
-    texts = [emit(k, "cuda", "plain", dtype).text.split("\n") for k in KERNELS.values()]
+@pytest.mark.parametrize("target", DEVICES)
+def test_device_text_compiles(target, dtype, tmp_path):
+    """All kernels in one file a dtype: these compilers start slowly."""
+    if not compiler(target):
+        pytest.skip(f"no {TARGETS[target].compiler}")
+    texts = [emit(k, target, "plain", dtype).text.split("\n") for k in KERNELS.values()]
     head = "\n".join(l for l in texts[0] if l.startswith("#"))
     parts = [f"namespace n{i} {{\n{chr(10).join(l for l in t if not l.startswith('#'))}\n}}" for i, t in enumerate(texts)]
-    (tmp_path / "kernel.cu").write_text("\n".join([head, *parts]))
-    done = subprocess.run([compiler("cuda"), *flags("cuda", "plain", dtype), "-c", "kernel.cu", "-o", "kernel.o"], cwd=tmp_path,
+    source = TARGETS[target].source
+    (tmp_path / source).write_text("\n".join([head, *parts]))
+    row = TARGETS[target]
+    done = subprocess.run(["env", *row.environment, compiler(target), *flags(target, "plain", dtype), "-c", source, "-o", "kernel.o"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
 
@@ -54,15 +59,17 @@ def on_the_cpu(text: str) -> str:
     """Launches become loops over blocks and threads."""
     launch = (r"for (blockIdx.x = 0, blockDim.x = \3; blockIdx.x < \2; blockIdx.x++) "
               r"for (threadIdx.x = 0; threadIdx.x < \3; threadIdx.x++) \1(")
+    text = text.replace("#include <hip/hip_runtime.h>", "")
     return SHIM + re.sub(r"(\w+_grid)<<<(.+), (\d+)>>>\(", launch, text)
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", DEVICES)
 @pytest.mark.parametrize("name", [n for n in KERNELS if n != "functions"])
-def test_cuda_text_computes_the_same(name, dtype, tmp_path):
+def test_device_text_computes_the_same(name, target, dtype, tmp_path):
     kernel = KERNELS[name]
-    source = emit(kernel, "cuda", "plain", dtype)
+    source = emit(kernel, target, "plain", dtype)
     (tmp_path / "kernel.cpp").write_text(on_the_cpu(source.text))
     subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, check=True)
     library = ctypes.CDLL(str(tmp_path / "kernel.so"))
