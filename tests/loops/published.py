@@ -81,6 +81,30 @@ def query_gradient(*more: Stmt) -> Loop:
                 loop("c", "N", loop("j", "D", Accumulate("sum", ref("GQ", "b", "r", "j"), op("*", gs, ref("K", "b", "c", "j")), (), "GQ"), *more)))
 
 
+def gradients_by_rows(weights: str, *more: Stmt) -> list[Stmt]:
+    """A private row of dO·Vᵀ, its correction, then GQ by its owner and GK from every row."""
+    gs = op("*", ref(weights, *(("b", "r") if weights == "A" else ()), "c2"), op("-", ref("ga", "c2"), ref("corr")))
+    body = (Alloc("gs"), Assign(ref("gs"), gs, (), "gs"),
+            loop("j", "D", Accumulate("sum", ref("GQ", "b", "r", "j"), op("*", ref("gs"), ref("K", "b", "c2", "j")), (), "GQ"),
+                 Accumulate("sum", ref("GK", "b", "c2", "j"), op("*", ref("gs"), ref("Q", "b", "r", "j")), (), "GK")))
+    return [*more, loop("j0", "D", Assign(ref("GQ", "b", "r", "j0"), scalar(0.0), (), "GQ")), loop("c2", "N", *body)]
+
+
+def row_parallel_backward() -> Kernel:
+    """v2: GV by columns, then everything else by rows, GK by atomics."""
+    return kernel("row_parallel_backward", value_gradient(), rows(*score_gradient(False), *gradients_by_rows("A")))
+
+
+def row_parallel_fused() -> Kernel:
+    """v2: one pass by rows, GV and GK by atomics, no array of N² elements."""
+    gv = Accumulate("sum", ref("GV", "b", "c", "d"), op("*", ref("row", "c"), ref("dO", "b", "r", "d")), (), "GV")
+    ga = loop("c", "N", Assign(ref("ga", "c"), scalar(0.0), (), "ga"),
+              loop("d", "D", Accumulate("sum", ref("ga", "c"), op("*", ref("dO", "b", "r", "d"), ref("V", "b", "c", "d")), (), "ga"), gv))
+    corr = loop("c1", "N", Accumulate("sum", ref("corr"), op("*", ref("row", "c1"), ref("ga", "c1")), (), "corr"))
+    row = [normalised(), output(), Alloc("ga"), Alloc("corr"), ga, Assign(ref("corr"), scalar(0.0), (), "corr"), corr]
+    return kernel("row_parallel_fused", rows(*softmax_row(), *row, *gradients_by_rows("row")))
+
+
 def split_passes() -> Kernel:
     """v3: four passes; GK by atomics from the rows."""
     atomic = Accumulate("sum", ref("GK", "b", "c", "j"), op("*", ref("GS", "b", "r", "c"), ref("Q", "b", "r", "j")), (), "GK")
@@ -97,5 +121,5 @@ def kernel(name: str, *body: Stmt) -> Kernel:
     arrays: list[Array] = [array(x, space, "B", "N", "D") for x, space in spaces.items()]
     arrays += [array("A", "workspace", "B", "N", "N"), array("GS", "workspace", "B", "N", "N")]
     arrays += [array("row", "private", "N"), array("ga", "private", "N"), array("acc", "register"), array("peak", "register"),
-               array("total", "register"), array("corr", "register")]
+               array("total", "register"), array("corr", "register"), array("gs", "register")]
     return Kernel(name, ("B", "N", "D"), tuple(arrays), tuple(body))

@@ -1,0 +1,56 @@
+"""In: a kernel at given sizes. Out: the accumulations that several iterations of a parallel region make into one element.
+
+Such an update must be atomic. It is found, not declared: some element of the target belongs to more than one iteration. How many
+instructions it takes depends on what the lanes of a warp are bound to, which the loop nest leaves open; so each choice is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moapipe.algebra.scalar import Scalar, Var, op
+from moapipe.loops.footprint import Census
+from moapipe.loops.onf import Accumulate, Kernel, Loop
+from moapipe.loops.site import Site, sites
+from moapipe.loops.tally import SHARED
+
+WARP = 32
+"""Lanes of a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """One accumulation. `updates`: elements updated, in times, which is also the warp instructions with one active lane each.
+    `instructions`: those where 32 consecutive values of a loop variable are the lanes of a warp, by variable."""
+
+    definition: str
+    array: str
+    updates: int
+    instructions: dict[str, int]
+
+
+def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tuple[Atomic, ...]:
+    """Every accumulation that iterations of one parallel region share, in the order of the text."""
+    census = Census(sizes)
+    shared = {a.name for a in kernel.arrays if a.space in SHARED}
+    return tuple(_counted(p, census, warp) for p in sites(kernel)
+                 if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.target.array in shared and _raced(p, census))
+
+
+def _raced(p: Site, census: Census) -> bool:
+    iteration = [Var(s.var) for s in p.loops if s.kind == "parallel"]
+    return bool(iteration) and _distinct(p, [*iteration, *p.leaf.target.index], census) > _distinct(p, p.leaf.target.index, census)
+
+
+def _counted(p: Site, census: Census, warp: int) -> Atomic:
+    return Atomic(p.leaf.name, p.leaf.target.array, census.runs(p.loops, p.conditions),
+                  {s.var: _distinct(p, [_lanes(x, s, warp) for x in p.loops], census) for s in p.loops})
+
+
+def _lanes(x: Loop, lanes: Loop, warp: int) -> Scalar:
+    return op("//", x.var, warp) if x is lanes else Var(x.var)
+
+
+def _distinct(p: Site, index: list[Scalar] | tuple[Scalar, ...], census: Census) -> int:
+    return census.distinct(census.reached(census.iterations(p.loops, p.conditions), index))

@@ -1,0 +1,70 @@
+"""In: a kernel at given sizes, the reach of a TLB. Out: walks that need more pages than it holds, and use little of each.
+
+The walk of a reference is one run of the innermost loop that moves it. Where a walk touches more pages than the second-level TLB
+has entries, comes by again, and takes only a few elements of each page, nearly every element costs a page walk. It is a flag, not
+a count of time: docs/cost_model.md says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from moapipe.algebra.index import add, affine, evaluate, multiply
+from moapipe.algebra.scalar import Num, Ref, Scalar, Var, variables
+from moapipe.loops.footprint import Census
+from moapipe.loops.onf import Kernel
+from moapipe.loops.site import Site, sites
+from moapipe.loops.tally import SHARED
+
+PAGE_BYTES = 4096
+ENTRIES = 2048
+"""Second-level data TLB entries: AMD Zen 3 (Software Optimization Guide 56665) and Intel since Ice Lake."""
+FEW = 8
+"""Elements of a page that one visit must use for its walk to be lost among them: one line of f64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A walk under pressure: `pages` touched in one run of `loop`, `elements` of each visited page used, of `entries`."""
+
+    definition: str
+    array: str
+    loop: str
+    pages: int
+    elements: float
+    entries: int
+
+    @property
+    def pressure(self) -> float:
+        return self.pages / self.entries
+
+
+def walks(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, page_bytes: int = PAGE_BYTES, entries: int = ENTRIES) -> tuple[Walk, ...]:
+    """Every walk under pressure, worst first. Private and register arrays are a thread's own few pages and are left out."""
+    census, pack = Census(sizes), page_bytes // element_bytes
+    shapes = {a.name: tuple(Num(evaluate(s, census.sizes)) for s in a.shape) for a in kernel.arrays if a.space in SHARED}
+    found = {w for p in sites(kernel) for r in dict.fromkeys((*p.loads, *p.stores)) if r.index and r.array in shapes
+             for w in _walk(p, r, shapes[r.array], census, pack) if w.pages > entries and w.elements < FEW}  # fmt: skip
+    return tuple(sorted((replace(w, entries=entries) for w in found), key=lambda w: (-w.pages, w.definition, w.array)))
+
+
+def _walk(p: Site, r: Ref, shape: tuple[Num, ...], census: Census, pack: int) -> Iterator[Walk]:
+    """The walk of one reference, if it comes by again: its runs together touch more pages than the array has."""
+    depth = next((k for k in reversed(range(len(p.loops))) if any(p.loops[k].var in variables(i) for i in r.index)), None)
+    if depth is None:
+        return
+    runs = max(1, census.runs(p.loops[:depth], ()))
+    steps, step = census.runs(p.loops[: depth + 1], ()) / runs, _step(r, shape, p.loops[depth].var)
+    pages = min(steps, max(1.0, steps * step / pack))
+    if pages * runs > prod(n.value for n in shape) / pack:
+        yield Walk(p.leaf.name, r.array, p.loops[depth].var, round(pages), steps / pages, 0)
+
+
+def _step(r: Ref, shape: tuple[Num, ...], var: str) -> int:
+    """By how many elements γ moves the reference when the variable moves by one; 0 where that is not linear."""
+    flat: Scalar = Num(0)
+    for i, n in zip(r.index, shape, strict=True):
+        flat = add(multiply(flat, n), i)
+    return abs(affine(flat).get(Var(var), 0))

@@ -1,0 +1,65 @@
+"""Updates that iterations share: the published counts, found without being declared."""
+
+import pytest
+from tests.loops import published
+from tests.loops.nests import NESTS, array, loop, ref, sizes_for
+
+from moapipe.algebra.scalar import op
+from moapipe.loops.atomic import atomics
+from moapipe.loops.cost import count
+from moapipe.loops.onf import Accumulate, Assign, Kernel
+
+AT = {"B": 2, "N": 2048, "D": 64}
+
+
+@pytest.mark.parametrize(("kernel", "updates"), [
+    (published.row_parallel_backward(), 536_870_912), (published.row_parallel_fused(), 1_073_741_824),
+    (published.split_passes(), 536_870_912), (published.split_passes_owner(), 0), (published.forward(), 0),
+], ids=lambda x: getattr(x, "name", x))  # fmt: skip
+def test_the_published_counts(kernel, updates):
+    """Job 21247666: 536,870,912 in the backward pass and twice that in the fused one: one active lane an instruction."""
+    found = atomics(kernel, AT)
+    assert sum(a.updates for a in found) == updates
+    assert all(a.instructions["j" if a.array == "GK" else "d"] * 32 == a.updates for a in found)
+
+
+def test_a_warp_that_is_not_full_costs_an_instruction_too():
+    (found,) = atomics(published.row_parallel_backward(), {"B": 3, "N": 5, "D": 33})
+    assert found.updates == 3 * 5 * 5 * 33
+    assert found.instructions == {"b": 5 * 5 * 33, "r": 3 * 5 * 33, "c2": 3 * 5 * 33, "j": 3 * 5 * 5 * 2}
+
+
+def weight_gradients():
+    """GW[d,f] += x[t,d]·g[t,f] by token: three of them, as in the published block."""
+    update = [Accumulate("sum", ref(w, "d", "f"), op("*", ref("x", "t", "d"), ref("g", "t", "f")), (), w) for w in ("Wd", "Wg", "Wu")]
+    arrays = (array("x", "input", "n", "D"), array("g", "input", "n", "F"), *(array(w, "output", "D", "F") for w in ("Wd", "Wg", "Wu")))
+    return Kernel("weights", ("n", "D", "F"), arrays, (loop("t", "n", loop("d", "D", loop("f", "F", *update)), kind="parallel"),))
+
+
+def test_the_published_block_counts():
+    """Job 21289516, kernel 206: 25,165,824 = 3·n·d·d_ff."""
+    found = atomics(weight_gradients(), {"n": 512, "D": 64, "F": 256})
+    assert sum(a.updates for a in found) == 25_165_824 and len(found) == 3
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_what_its_owner_accumulates_is_not_atomic(name):
+    assert not atomics(NESTS[name], sizes_for(NESTS[name], 9))
+
+
+def test_one_iteration_shares_with_nobody():
+    k = weight_gradients()
+    assert not atomics(k, {"n": 1, "D": 4, "F": 4}) and atomics(k, {"n": 2, "D": 4, "F": 4})
+
+
+def test_blocks_that_overlap_in_part_are_shared():
+    """out[i + j], j < 2: every inner element belongs to two iterations."""
+    body = (loop("i", "n", loop("j", 2, Accumulate("sum", ref("out", op("+", "i", "j")), ref("x", "i"), (), "out")), kind="parallel"),)
+    k = Kernel("overlap", ("n",), (array("x", "input", "n"), array("out", "output", op("+", "n", 1))), body)
+    (found,) = atomics(k, {"n": 6})
+    assert found.updates == 12 == count(k, {"n": 6}, 8).accesses["out"].stores
+
+
+def test_an_assignment_is_never_atomic():
+    k = Kernel("set", ("n",), (array("out", "output"),), (loop("i", "n", Assign(ref("out"), op("+", 0.0, "i"), (), "out"), kind="parallel"),))
+    assert not atomics(k, {"n": 4})
