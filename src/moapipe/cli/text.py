@@ -112,7 +112,9 @@ def _cost(d: Derivation, sizes: Sizes, threads: int) -> Texts:
     kernel = d.schedule.kernel
     if not sizes:
         return {"text": lambda: account.show_closed(kernel), "json": lambda: _named(d, closed_forms=closed_forms(kernel).to_json())}
-    counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=threads)
+    file, form = d.denotation.kernel, d.denotation.form
+    counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=threads,
+                             lower_bound=lambda capacity: float(file.call("lower_bound", sizes, form, capacity)))
     return {"text": lambda: account.show(counts), "json": lambda: _named(d, **counts)}
 
 

@@ -6,41 +6,59 @@ Every number is a whole number; bytes stand beside elements. docs/cost_model.md 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from moapipe.errors import LiftError
+from moapipe.loops.atomic import atomics
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.cost import count
 from moapipe.loops.onf import Kernel
+from moapipe.loops.page import walks
 from moapipe.loops.tally import Counts
 from moapipe.loops.traffic import Reuse
 
 CAPACITIES = {"32 KiB": 32 << 10, "1 MiB": 1 << 20, "32 MiB": 32 << 20}
 """Where no machine is given: the usual three levels of a core, a core and a socket."""
 
+Bound = Callable[[float], float]
+
 
 def account(
     kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, threads: int = 1, capacities: Mapping[str, int] = CAPACITIES, line_bytes: int = 64,
+    lower_bound: Bound | None = None,
 ) -> dict[str, Any]:
-    """Sizes, accesses, footprint, private scratch, traffic past each capacity, work and parallel regions, as JSON can hold them.
+    """Sizes, accesses, footprint, private scratch, traffic past each capacity, work, parallel regions, shared updates and walks
+    under TLB pressure, as JSON can hold them.
 
-    `capacities` maps a level's name to bytes; each is taken as one thread's own.
+    `capacities` maps a level's name to bytes; each is taken as one thread's own. `lower_bound` gives the elements that must pass a
+    capacity in elements, whatever the order; it stands beside every count of bytes.
     """
     c = count(kernel, sizes, element_bytes, threads=threads)
+    least = _least(lower_bound, element_bytes)
     reuse = Reuse(kernel, sizes, element_bytes, line_bytes, threads=threads)
     past = {level: reuse.past(capacity) for level, capacity in capacities.items()}
     return {
         "kernel": kernel.name, "sizes": c.sizes, "element_bytes": element_bytes, "threads": threads,
         "accesses": {"loaded_bytes": c.loaded_bytes, "stored_bytes": c.stored_bytes, "arrays": _accesses(c)},
-        "footprint": {"read_bytes": c.footprint_read_bytes, "written_bytes": c.footprint_written_bytes, "private_bytes": c.private_bytes,
+        "footprint": {**least(inf), "read_bytes": c.footprint_read_bytes, "written_bytes": c.footprint_written_bytes, "private_bytes": c.private_bytes,
                       "workspace_bytes": c.workspace_bytes, "bytes_per_thread": c.thread_bytes, "parameters": list(c.parameters), "arrays": _footprint(c)},
-        "traffic": {level: {"capacity_bytes": capacities[level], "line_bytes": line_bytes, **_sum(asdict(t) for t in arrays.values()),
+        "traffic": {level: {"capacity_bytes": capacities[level], "line_bytes": line_bytes, **least(capacities[level]), **_sum(asdict(t) for t in arrays.values()),
                             "arrays": {a: _bytes(asdict(t)) for a, t in arrays.items()}} for level, arrays in past.items()},
         "flops": c.flops, "exps": c.exps, "calls": c.calls, "work": c.work,
         "regions": [asdict(r) for r in c.regions], "barriers": c.barriers,
+        "atomics": [asdict(a) for a in atomics(kernel, c.sizes)],
+        "page_walks": [asdict(w) | {"pressure": w.pressure} for w in walks(kernel, c.sizes, element_bytes)],
     }
+
+
+def _least(lower_bound: Bound | None, element_bytes: int) -> Callable[[float], dict[str, int]]:
+    """{"lower_bound_bytes": …} past a capacity in bytes; nothing where no bound is known."""
+    if lower_bound is None:
+        return lambda capacity: {}
+    return lambda capacity: {"lower_bound_bytes": round(lower_bound(capacity / element_bytes) * element_bytes)}
 
 
 def _accesses(c: Counts) -> dict[str, dict[str, Any]]:
@@ -92,15 +110,33 @@ def _text(data: Mapping[str, Any]) -> list[str]:
             f"workspace: {foot['workspace_bytes']:,} bytes"]
     if foot["parameters"]:
         out += [f"  parameters, left out of all totals: {', '.join(foot['parameters'])}"]
+    if "lower_bound_bytes" in foot:
+        out += [f"  lower bound: {foot['lower_bound_bytes']:,} bytes must come in and go out, whatever the capacity"]
     out += ["", "traffic past a capacity, in bytes"]
-    out += _table(("level", "read", "allocated by stores", "written"),
-                  [(level, t["read_bytes"], t["allocated_bytes"], t["written_bytes"]) for level, t in data["traffic"].items()], None)
+    out += _table(("level", "read", "allocated by stores", "written", "lower bound"),
+                  [(level, t["read_bytes"], t["allocated_bytes"], t["written_bytes"], t.get("lower_bound_bytes", "unknown"))
+                   for level, t in data["traffic"].items()], None)  # fmt: skip
     out += ["", f"work: {data['flops']:,} flops, {data['exps']:,} exponentials, {data['barriers']:,} barriers"]
     for place, calls in data["work"].items():
         out += [f"  {place}: " + ", ".join(f"{n:,} {name}" for name, n in calls.items())]
     for k, r in enumerate(data["regions"]):
         out += [f"  parallel region {k}: {r['trips']:,} iterations, {r['schedule']}, the busiest thread gets {r['busiest']:.4f} of the work"]
+    return out + _shared(data["atomics"]) + _pressed(data["page_walks"])
+
+
+def _shared(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Updates that iterations share, and what they cost in warp instructions under each choice of lanes."""
+    out = []
+    for a in rows:
+        lanes = ", ".join(f"{n:,} with {var} on the lanes" for var, n in a["instructions"].items())
+        out += ["", f"atomic: {a['definition']} updates {a['array']} {a['updates']:,} times, by several iterations of a parallel loop",
+                f"  warp instructions: {a['updates']:,} with one active lane, {lanes}"]
     return out
+
+
+def _pressed(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [line for w in rows for line in ("", f"page walks: {w['definition']} walks {w['array']} along {w['loop']} over {w['pages']:,} pages, "
+            f"{w['elements']:.3g} elements of each; the TLB holds {w['entries']:,}")]  # fmt: skip
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]], total: tuple[Any, ...] | None) -> list[str]:
