@@ -43,6 +43,8 @@ def iterations(loops, at):
     (("<=", "0", "8*ko + kl"), (KO, KL), True),
     (("<", "0", "n"), (), False),
     (("<=", "m", "n"), (), False),
+    (("<=", "0", "8*((4*ko)//8) + kl"), (KO, KL), True),
+    (("<=", "0", "(n - m)//3"), (), False),
 ])
 def test_proofs(condition, loops, proved):
     atom = Op(condition[0], (parse(condition[1]), parse(condition[2])))
@@ -98,6 +100,18 @@ def test_own_blocks(first, second, own):
     assert own_block(a, b, "x") is own
 
 
+@pytest.mark.parametrize(("index", "own"), [
+    ("8*o + 4*p + j", True), ("8*o + 4*p + 2*j", False), ("8*o + 3*p + j", False), ("16*o + 4*p + j", True), ("4*o + 4*p + j", False),
+    ("8*(o*o) + 4*p + j", True), ("8*o + 4*p + j + i", False),
+])
+def test_blocks_dealt_in_turn_are_owned(index, own):
+    """Block 2·o + p of four elements belongs to p < 2, however many blocks there are."""
+    loop = over("p", 2, over("o", "n", over("j", 4, over("i", 2, Assign(ref("x", parse(index)), Num(1.0))))))
+    assert own_block(loop, loop, "x") is own
+    places = [{evaluate(parse(index), {"p": p, "o": o, "j": j, "i": i}) for o, j, i in product(range(5), range(4), range(2))} for p in range(2)]
+    assert not own or not places[0] & places[1]
+
+
 def test_permutable_nests():
     loops = (over("i", "n"), over("j", "n"))
     assert permutable((Accumulate("sum", ref("x", "i"), ref("a", "i", "j")),), loops) == ""
@@ -112,6 +126,8 @@ A, B = ref("a", "i"), ref("b", "i")
     (op("exp2", op("-", A, B)), {"a": -inf, "b": "finite"}, 0.0),
     (op("exp2", op("-", A, B)), {"a": -inf, "b": "below"}, "unknown"),
     (op("exp2", A), {"a": "below"}, "finite"),
+    (op("-", A, B), {"a": "below", "b": "finite"}, "below"),
+    (op("-", A, B), {"a": "below", "b": "below"}, "unknown"),
     (op("*", A, B), {"a": 0.0, "b": "finite"}, 0.0),
     (op("*", A, B), {"a": 0.0, "b": "unknown"}, "unknown"),
     (op("*", A, 2.0), {"a": -inf}, -inf),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, kernel, matmul, normal, ref, softmax
+from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, causal, fold, kernel, matmul, normal, ref, softmax
 
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import op, references, text
@@ -21,6 +21,7 @@ def softmax_unsafe():
     return kernel(MAXIMUM, weights, TOTAL, MIXED, RESULT, outputs=("r",))
 
 
+COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
 SCRIPTS = {
     "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
     "parts in order": (matmul, [SPLIT, ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("bind", {"axis": "ko", "kind": "parallel", "only": "p"})]),
@@ -43,6 +44,7 @@ SCRIPTS = {
     "an unsafe maximum": (softmax_unsafe, [
         ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),
     ]),
+    "the rows of a triangle's columns": (lambda: causal(COLUMNS, outputs=("t", "c")), [("reorder", {"order": ["k", "i"]}), ("skip", {"axis": "i", "mask": "s"})]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
@@ -77,6 +79,8 @@ def last_of(make, script):
 def test_what_they_make():
     assert [text(e) for e in last("columns first, blocked").kernel.array("x").shape][1:] == ["(((ni + 1) // 2) * 2)", "4"]
     assert last("streamed").kernel.array("y").stream
+    triangle = last("the rows of a triangle's columns").kernel.body
+    assert {text(s.lo) for s in statements(triangle) if isinstance(s, Loop) and s.var == "i"} == {"0", "k"}
     assert "w2" in definitions(last("recompute for an owner").kernel.body)
     assert any(isinstance(s, Loop) and s.kind == "parallel" for s in statements(last("parts in order").kernel.body))
     assert last("streamed").title == "stream(array=y)"

@@ -54,6 +54,17 @@ def test_inner_folds_become_definitions_and_equal_ones_are_shared():
     assert [text(e) for e in k.array("y_sum2").shape] == ["ni"]      # over the axes that it needs only
 
 
+def test_directly_nested_folds_of_one_monoid_are_one_accumulation():
+    inner = Fold("sum", "p", Num(0), Var("nj"), op("*", ref("A", "i", "k"), ref("B", "k", "p")))
+    k = lower(d := dnf(normal("y", "i", fold("sum", "k", inner))))
+    assert_means(d, k)
+    assert definitions(k.body) == {"y"}
+    assert [[l.var for l in loops] for _, loops, _ in leaves(k.body)] == [["i"], ["i", "k", "p"]]
+    k = lower(d := dnf(normal("y", "i", fold("max", "k", inner))))
+    assert_means(d, k)
+    assert definitions(k.body) == {"y", "y_sum"}
+
+
 def test_a_fold_inside_a_fold_is_hoisted_over_the_outer_variable():
     inner = Fold("sum", "p", Num(0), Var("nj"), ref("B", "k", "p"))
     d = dnf(normal("y", "i", fold("sum", "k", op("*", ref("A", "i", "k"), inner))))

@@ -167,6 +167,8 @@ def _relaxed(form: Affine, limit: int) -> bool:
     """form <= limit from: sizes are non-negative, f·⌊x/f⌋ <= x <= f·⌊x/f⌋ + f - 1, min <= each argument <= max."""
     for atom, c in form.items():
         rest = {k: v for k, v in form.items() if k != atom}
+        if c < 0 and not isinstance(atom, int | Var) and is_natural(atom) and _relaxed(rest, limit):
+            return True
         if (larger := _larger_quotient(atom, c, rest)) is not None:
             return _relaxed({k: v for k, v in rest.items() if k != larger}, limit)
         match atom:
@@ -177,7 +179,7 @@ def _relaxed(form: Affine, limit: int) -> bool:
                 return any(_relaxed(combine(rest, {k: v * c for k, v in affine(a).items()}), limit) for a in args)
             case _:
                 pass
-    return all(c < 0 for k, c in form.items() if k != 1) and form.get(1, 0) <= limit
+    return all(c < 0 and not isinstance(k, int) and is_natural(k) for k, c in form.items() if k != 1) and form.get(1, 0) <= limit
 
 
 def _larger_quotient(atom: Atom, c: int, rest: Affine) -> Atom | None:
@@ -218,27 +220,30 @@ def first_true(atom: Scalar, var: str) -> tuple[Scalar | None, Scalar | None]:
 
 def own_block(a: Loop, b: Loop, array: str) -> bool:
     """Iteration v of loop `a` and of loop `b` (same variable) touches only elements of `array` that no other iteration
-    touches: along some dimension all accesses are c·v + (what is fixed) + (a part inside one stride of |c|)."""
+    touches: along some dimension all accesses are c·v + (what is fixed) + (a part inside one stride of |c|) + (a multiple of
+    |c|·n, where v < n): then the index modulo |c|·n tells v."""
     touched = [x for s in (a, b) for x in accesses((s,), array)]
     rank = len(touched[0].ref.index) if touched else 0
-    return not touched or any(_separates(a.var, touched, d) for d in range(rank))
+    return not touched or any(_separates(a, touched, d) for d in range(rank))
 
 
-def _separates(var: str, touched: Sequence[Access], dim: int) -> bool:
+def _separates(loop: Loop, touched: Sequence[Access], dim: int) -> bool:
+    stride = affine(touched[0].ref.index[dim]).get(Var(loop.var), 0)
+    turns = constant(loop.hi) if constant(loop.lo) == 0 else None
+    around = abs(stride) * turns if turns else 0
     base: Affine | None = None
     low, high = 0, 0
     for n, x in enumerate(touched):
-        form = affine(x.ref.index[dim])
-        inner = {l.var: l for l in x.loops if l.var != var}
-        if any(var in variables(k) for k in form if k != 1 and k != Var(var)):
+        inner = {l.var: l for l in x.loops if l.var != loop.var}
+        form: Affine = {k: v for k, v in affine(x.ref.index[dim]).items() if k == 1 or not (variables(k) & set(inner) and around and v % around == 0)}
+        if any(loop.var in variables(k) for k in form if k != 1 and k != Var(loop.var)):
             return False
-        part = span({k: v for k, v in form.items() if k != Var(var)}, inner)
+        part = span({k: v for k, v in form.items() if k != Var(loop.var)}, inner)
         fixed: Affine = {k: v for k, v in form.items() if k != 1 and not variables(k) & set(inner)}
         if part is None or (base is not None and fixed != base):
             return False
         base, low, high = fixed, part[0] if n == 0 else min(low, part[0]), part[1] if n == 0 else max(high, part[1])
-    stride = abs((base or {}).get(Var(var), 0))
-    return stride > 0 and high - low < stride
+    return stride != 0 and base is not None and base.get(Var(loop.var), 0) == stride and high - low < abs(stride)
 
 
 def carried(loop: Loop) -> tuple[str, ...]:
@@ -336,6 +341,8 @@ def _beyond_op(name: str, args: list[Beyond]) -> Beyond:
             return -inf
         case "+", [a, b] if b == -inf and _is_finite(a):
             return -inf
+        case ("+" | "-"), ["below", b] if _is_finite(b):
+            return "below"
         case ("exp" | "exp2"), [a] if a == -inf:
             return 0.0
         case ("exp" | "exp2"), ["below"]:

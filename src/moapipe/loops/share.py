@@ -22,7 +22,7 @@ Range = tuple[str, Scalar, Scalar]
 def lower(dnf: Dnf, inline: tuple[str, ...] = ()) -> Kernel:
     """The naive kernel of a DNF, after dissolving the definitions `inline` into their readers.
 
-    A fold becomes an initialisation with its unit and an accumulation; a value that is a select over one index (a
+    A fold becomes an initialisation with its unit and an accumulation, directly nested folds of one monoid one of both; a value that is a select over one index (a
     catenation) becomes one nest for each range. A fold's variable takes the name of the axis that it runs over, when it
     runs over an axis of a definition. Raises LiftError for an unknown or an output name in `inline`.
     """
@@ -111,12 +111,20 @@ def _named(n: Normal, normals: tuple[Normal, ...]) -> Normal:
 def _hoist(n: Normal, shared: dict[str, Normal]) -> None:
     """Add `n` to the definitions, after the definitions of its inner folds."""
     scope = dict(n.axes)
-    match n.value:
-        case Fold(m, var, lo, hi, body):
-            inner = _without_folds(body, {**scope, var: hi}, n.name, shared)
-            shared[n.name] = replace(n, value=Fold(m, var, lo, hi, inner))
-        case value:
-            shared[n.name] = replace(n, value=_without_folds(value, scope, n.name, shared))
+    folds, body = _together(n.value)
+    value = _without_folds(body, {**scope, **{f.var: f.hi for f in folds}}, n.name, shared)
+    for f in reversed(folds):
+        value = replace(f, body=value)
+    shared[n.name] = replace(n, value=value)
+
+
+def _together(e: Scalar) -> tuple[tuple[Fold, ...], Scalar]:
+    """Directly nested folds of one monoid, outermost first, and what they fold: one accumulation, for a monoid is associative."""
+    folds: list[Fold] = []
+    while isinstance(e, Fold) and e.monoid == (folds or [e])[0].monoid:
+        folds.append(e)
+        e = e.body
+    return tuple(folds), e
 
 
 def _without_folds(e: Scalar, scope: Mapping[str, Scalar], name: str, shared: dict[str, Normal]) -> Scalar:
@@ -154,14 +162,13 @@ class _Piece:
 def _nests(n: Normal) -> Iterator[Stmt]:
     target = Ref(n.name, tuple(Var(v) for v, _ in n.axes))
     ranges: tuple[Range, ...] = tuple((v, Num(0), e) for v, e in n.axes)
-    match n.value:
-        case Fold(m, var, lo, hi, body):
-            yield from _loops(ranges, Assign(target, Num(UNIT[m]), (), n.name))
-            for p in _pieces(_Piece((*ranges, (var, lo, hi)), body)):
-                yield from _loops(p.ranges, Accumulate(m, target, p.value, (), n.name))
-        case value:
-            for p in _pieces(_Piece(ranges, value)):
-                yield from _loops(p.ranges, Assign(target, p.value, (), n.name))
+    folds, body = _together(n.value)
+    pieces = _pieces(_Piece((*ranges, *((f.var, f.lo, f.hi) for f in folds)), body))
+    if folds:
+        monoid = folds[0].monoid
+        yield from _loops(ranges, Assign(target, Num(UNIT[monoid]), (), n.name))
+    for p in pieces:
+        yield from _loops(p.ranges, Accumulate(monoid, target, p.value, (), n.name) if folds else Assign(target, p.value, (), n.name))
 
 
 def _loops(ranges: tuple[Range, ...], leaf: Leaf) -> Body:

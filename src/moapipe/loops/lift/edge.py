@@ -119,11 +119,12 @@ def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names) -> None:
                 raise refusal("pad", f"{r.array} {listed(theirs)}", f"{leaf.name} reads {r.array} further than {q.name} stores it", "clip both, or neither")
 
 
-def _hold(leaf: Leaf, axis: Names, held: dict[str, Beyond], false: frozenset[Scalar], refuse: bool) -> None:
-    """Update what each array holds past the edge by executing one leaf there; refuse a fold that would not see its unit."""
+def _hold(leaf: Leaf, axis: Names, held: dict[str, Beyond], false: frozenset[Scalar], refuse: bool, only: frozenset[str] | None = None) -> None:
+    """Update what each array holds past the edge by executing one leaf there; refuse a fold that would not see its unit.
+    With `only`, just these arrays lie there, and all others inside."""
     x = leaf.target.array
     along = any(variables(i) & set(axis) for i in leaf.target.index)
-    value = beyond(leaf.value, _seen(leaf, axis, held), false)
+    value = beyond(leaf.value, _seen(leaf, axis, held, only), false)
     if isinstance(leaf, Accumulate):
         if not along and refuse and value != UNIT[leaf.monoid]:
             sees = "something that is not known" if value == "unknown" else str(value)
@@ -138,12 +139,12 @@ def _hold(leaf: Leaf, axis: Names, held: dict[str, Beyond], false: frozenset[Sca
         held[x] = value
 
 
-def _seen(leaf: Leaf, axis: Names, held: Mapping[str, Beyond]) -> dict[str, Beyond]:
+def _seen(leaf: Leaf, axis: Names, held: Mapping[str, Beyond], only: frozenset[str] | None) -> dict[str, Beyond]:
     """What each array that the leaf reads holds in an iteration past the edge: its outside value where the reference
-    moves with the axis, its inside value where it does not. Inputs are finite inside."""
+    moves with the axis, its inside value where it does not, or where it is none of `only`. Inputs are finite inside."""
     out: dict[str, Beyond] = {}
     for r in references(leaf.value):
-        moves = any(variables(i) & set(axis) for i in r.index)
+        moves = any(variables(i) & set(axis) for i in r.index) and (only is None or r.array in only)
         out[r.array] = held.get(r.array, "unknown") if moves else held.get(f"{r.array} inside", "finite")
     return out
 
@@ -209,8 +210,8 @@ def skip(k: Kernel, *, axis: Names, mask: str, over: Names = ()) -> Kernel:
     for leaf, loops, _ in leaves(k.body):
         cut = [l for l in loops if l.var in axis]
         mine = bool(cut) and bool(tied & {leaf.target.array, *(r.array for r in references(leaf.value))})
-        place = _masked_place(leaf, tied, axis, held, float(unit)) if mine else None
-        _hold(leaf, tuple(axis), held, frozenset(conjuncts(condition)) if leaf is m else frozenset(), refuse=False)
+        place = _masked_place(leaf, tied, axis, held) if mine else None
+        _hold(leaf, tuple(axis), held, frozenset(conjuncts(condition)) if leaf is m else frozenset(), refuse=False, only=tied)
         if not mine:
             continue
         if place is None:
@@ -257,19 +258,15 @@ def _tied(k: Kernel, m: Leaf) -> frozenset[str]:
     return frozenset(found)
 
 
-def _masked_place(leaf: Leaf, tied: frozenset[str], axis: Names, held: Mapping[str, Beyond], unit: float) -> tuple[Scalar, ...] | None:
-    """The mask's index that an iteration of the leaf belongs to, or None when the iteration has an effect there."""
+def _masked_place(leaf: Leaf, tied: frozenset[str], axis: Names, held: Mapping[str, Beyond]) -> tuple[Scalar, ...] | None:
+    """The mask's index that an iteration of the leaf belongs to, or None when the iteration has an effect there: a fold has
+    none where it sees its unit, whether or not its target moves with the axis."""
     if leaf.target.array in tied:
         return leaf.target.index
-    if not isinstance(leaf, Accumulate) or any(variables(i) & set(axis) for i in leaf.target.index):
+    if not isinstance(leaf, Accumulate):
         return None
-    seen: dict[str, Beyond] = {}
     places = {r.index for r in references(leaf.value) if r.array in tied}
-    for r in references(leaf.value):
-        moves = any(variables(i) & set(axis) for i in r.index)
-        v = held.get(r.array, "unknown") if moves else held.get(f"{r.array} inside", "finite")
-        seen[r.array] = "finite" if moves and r.array not in tied else v
-    unseen = beyond(leaf.value, seen, frozenset()) == UNIT[leaf.monoid]
+    unseen = beyond(leaf.value, _seen(leaf, axis, held, tied), frozenset()) == UNIT[leaf.monoid]
     return places.pop() if unseen and len(places) == 1 else None
 
 
