@@ -32,28 +32,32 @@ def visible(alignment: str) -> Expr:
 
 def definitions(form: str) -> Definitions:
     """Q is ⟨batch q_len d_k⟩, K ⟨batch kv_len d_k⟩, V ⟨batch kv_len d_v⟩, scale a scalar; out ⟨batch q_len d_v⟩, lse ⟨batch q_len⟩."""
-    option = FORMS[form]
-    Q, scale = moa.array("Q", "batch", "q_len", "d_k"), moa.scalar_array("scale")
+    return attend(SIZES, FORMS[form]["causal"], FORMS[form]["lse"])
+
+
+def attend(sizes, causal, lse, group=()) -> Definitions:
+    """The same with further axes `group` between batch and q_len in Q, out and lse: query heads that share a head of K and V."""
+    h, ranks = ("h", "g") if group else ("h",), (2 + len(group), 2)
+    Q, scale = moa.array("Q", "batch", *group, "q_len", "d_k"), moa.scalar_array("scale")
     K, V = moa.array("K", "batch", "kv_len", "d_k"), moa.array("V", "batch", "kv_len", "d_v")
-    scores = Definition("scores", ("h", "q", "k"), scale * moa.omega(lambda q, k: moa.inner("+", "*", q, moa.transpose(k), index="d"), (2, 2), Q, K))
+    scores = Definition("scores", (*h, "q", "k"), scale * moa.omega(lambda q, k: moa.inner("+", "*", q, moa.transpose(k), index="d"), ranks, Q, K))
     steps, seen = [scores], scores.array
-    if option["causal"]:
-        masked = moa.omega(lambda s, v: moa.select(v, s, -inf), (2, 2), seen, visible(option["causal"]))
-        steps.append(Definition("masked", ("h", "q", "k"), masked))
+    if causal:
+        masked = moa.omega(lambda s, v: moa.select(v, s, -inf), (2, 2), seen, visible(causal))
+        steps.append(Definition("masked", (*h, "q", "k"), masked))
         seen = steps[-1].array
-    peak = Definition("peak", ("h", "q"), moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, seen))
-    safe = Definition("safe", ("h", "q"), moa.select(moa.equal(peak.array, -inf), 0, peak.array))
-    weights = Definition("weights", ("h", "q", "k"), moa.exp(moa.omega(lambda row, m: row - m, (1, 0), seen, safe.array)))
-    total = Definition("total", ("h", "q"), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, weights.array))
-    mixed = Definition("mixed", ("h", "q", "e"), moa.omega(lambda w, v: moa.inner("+", "*", w, v, index="k"), (2, 2), weights.array, V))
-    out = Definition("out", ("h", "q", "e"), moa.omega(lambda row, t: moa.select(moa.equal(t, 0), 0, row / t), (1, 0), mixed.array, total.array))
-    lse = Definition("lse", ("h", "q"), peak.array + moa.log(total.array))
-    steps += [peak, safe, weights, total, mixed, out, *([lse] if option["lse"] else [])]
-    return Definitions(SIZES, (Q, K, V, scale), tuple(steps), ("out", "lse") if option["lse"] else ("out",))
+    peak = Definition("peak", (*h, "q"), moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, seen))
+    safe = Definition("safe", (*h, "q"), moa.select(moa.equal(peak.array, -inf), 0, peak.array))
+    weights = Definition("weights", (*h, "q", "k"), moa.exp(moa.omega(lambda row, m: row - m, (1, 0), seen, safe.array)))
+    total = Definition("total", (*h, "q"), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, weights.array))
+    mixed = Definition("mixed", (*h, "q", "e"), moa.omega(lambda w, v: moa.inner("+", "*", w, v, index="k"), ranks, weights.array, V))
+    out = Definition("out", (*h, "q", "e"), moa.omega(lambda row, t: moa.select(moa.equal(t, 0), 0, row / t), (1, 0), mixed.array, total.array))
+    steps += [peak, safe, weights, total, mixed, out, *([Definition("lse", (*h, "q"), peak.array + moa.log(total.array))] if lse else [])]
+    return Definitions(sizes, (Q, K, V, scale), tuple(steps), ("out", "lse") if lse else ("out",))
 
 
 LEADING = "batch"
-STRESS = {f"logits of ±{top}": lambda x, top=top: {**x, "Q": x["Q"] * (top / max(abs(_scores(x)).max(initial=0), 1e-9))} for top in (100, 700)}
+STRESS = {f"logits of ±{top}": lambda x, form, top=top: {**x, "Q": x["Q"] * (top / max(abs(scores(x)).max(initial=0), 1e-9))} for top in (100, 700)}
 
 
 def defaults(sizes):
@@ -66,20 +70,20 @@ def inputs(rng, sizes, form):
     return {"Q": rng.standard_normal((b, q, d)), "K": rng.standard_normal((b, k, d)), "V": rng.standard_normal((b, k, e)), **defaults(sizes)}
 
 
-def _scores(x):
+def scores(x):
     return x["scale"] * (x["Q"] @ x["K"].swapaxes(-1, -2))
 
 
-def _seen(xp, x, form):
+def seen(xp, x, causal):
     """Which key each query sees, ⟨q_len kv_len⟩."""
     q, k = x["Q"].shape[-2], x["K"].shape[-2]
-    offset = {None: k, "top_left": 0, "bottom_right": k - q}[FORMS[form]["causal"]]
+    offset = {None: k, "top_left": 0, "bottom_right": k - q}[causal]
     return xp.arange(k) <= xp.arange(q)[:, None] + offset
 
 
-def _softmax(xp, x, form):
+def softmax(xp, x, causal):
     """Scores (−∞ where unseen), weights that sum to 1 or are all 0, log-sum-exp."""
-    s = xp.where(_seen(xp, x, form), _scores(x), -inf)
+    s = xp.where(seen(xp, x, causal), scores(x), -inf)
     top = s.max(-1, initial=-inf)
     w = xp.exp(s - xp.where(top == -inf, 0, top)[..., None])
     total = w.sum(-1)
@@ -87,23 +91,27 @@ def _softmax(xp, x, form):
 
 
 def reference(xp, x, form):
-    _, w, lse = _softmax(xp, x, form)
+    _, w, lse = softmax(xp, x, FORMS[form]["causal"])
     return {"out": w @ x["V"], **({"lse": lse} if FORMS[form]["lse"] else {})}
 
 
+def attention(torch, q, k, v, x, causal):
+    """PyTorch's own attention, heads in axis 1. It aligns top-left by itself; bottom-right takes a mask."""
+    call, mask = torch.nn.functional.scaled_dot_product_attention, seen(torch, x, causal) if causal == "bottom_right" else None
+    return lambda: call(q, k, v, attn_mask=mask, is_causal=causal == "top_left", scale=float(x["scale"]))
+
+
 def baseline(torch, x, form):
-    """PyTorch aligns top-left by itself; bottom-right takes a mask. It returns no log-sum-exp."""
-    call, causal = torch.nn.functional.scaled_dot_product_attention, FORMS[form]["causal"]
-    mask = _seen(torch, x, form) if causal == "bottom_right" else None
-    q, k, v, scale = x["Q"][None], x["K"][None], x["V"][None], float(x["scale"])
-    return "scaled_dot_product_attention", lambda: {"out": call(q, k, v, attn_mask=mask, is_causal=causal == "top_left", scale=scale)[0]}
+    """PyTorch returns no log-sum-exp."""
+    call = attention(torch, x["Q"][None], x["K"][None], x["V"][None], x, FORMS[form]["causal"])
+    return "scaled_dot_product_attention", lambda: {"out": call()[0]}
 
 
 def error_bound(eps, x, out, form):
     """docs/validation.md: scores, exponentials and rescalings err by `weight`, folds over the keys by their depth."""
-    s, w, _ = _softmax(np, x, form)
+    s, w, _ = softmax(np, x, FORMS[form]["causal"])
     n, d = x["K"].shape[-2:]
-    size = np.where(_seen(np, x, form), _scores({**x, "Q": abs(x["Q"]), "K": abs(x["K"]), "scale": abs(x["scale"])}), 0).max(-1, initial=0)
+    size = np.where(seen(np, x, FORMS[form]["causal"]), scores({**x, "Q": abs(x["Q"]), "K": abs(x["K"]), "scale": abs(x["scale"])}), 0).max(-1, initial=0)
     running = np.maximum.accumulate(s, -1)
     rises = (running[..., 1:] > running[..., :-1]).sum(-1)
     relative = eps / 2 * ((d + 12 + 3 * rises) * size + 6 * rises + n + 6)
@@ -111,18 +119,18 @@ def error_bound(eps, x, out, form):
     return {**bound, **({"lse": relative + 3 * eps * (size + np.log(n + 1) + 1)} if FORMS[form]["lse"] else {})}
 
 
-def _pairs(sizes, form):
+def pairs(sizes, causal):
     """Query-key pairs that are seen, of one head."""
     q, k = sizes["q_len"], sizes["kv_len"]
-    offset = {None: k, "top_left": 0, "bottom_right": k - q}[FORMS[form]["causal"]]
+    offset = {None: k, "top_left": 0, "bottom_right": k - q}[causal]
     return int(np.clip(np.arange(q) + 1 + offset, 0, k).sum())
 
 
 def useful_flops(sizes, form):
-    return 2 * sizes["batch"] * _pairs(sizes, form) * (sizes["d_k"] + sizes["d_v"])
+    return 2 * sizes["batch"] * pairs(sizes, FORMS[form]["causal"]) * (sizes["d_k"] + sizes["d_v"])
 
 
 def lower_bound(sizes, form, capacity):
     """Elements past a cache of `capacity` elements: every array once, or pairs·d²/M (Saha & Ye 2024, arXiv 2402.07443, M ≥ d²)."""
     b, q, k, d, e = (sizes[s] for s in SIZES)
-    return b * max(q * d + k * (d + e) + q * e, _pairs(sizes, form) * d * e / capacity)
+    return b * max(q * d + k * (d + e) + q * e, pairs(sizes, FORMS[form]["causal"]) * d * e / capacity)

@@ -22,9 +22,9 @@ def definitions(form: str) -> Definitions:
 
 
 STRESS = {
-    "rows of zeros": lambda x: {**x, "x": 0 * x["x"]},
-    "rows far below eps": lambda x: {**x, "x": 1e-15 * x["x"]},
-    "large rows": lambda x: {**x, "x": 1e15 * x["x"]},
+    "rows of zeros": lambda x, form: {**x, "x": 0 * x["x"]},
+    "rows far below eps": lambda x, form: {**x, "x": 1e-15 * x["x"]},
+    "large rows": lambda x, form: {**x, "x": 1e15 * x["x"]},
 }
 LEADING = "rows"
 

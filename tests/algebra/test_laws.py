@@ -84,14 +84,40 @@ def crossed() -> Dnf:
     return kernel(w, t, o, out, outputs=("out",))
 
 
+def exchanged(defined: bool) -> Dnf:
+    """c = Σ_k m·Σ_e exp(q)·v, beside o = Σ_k m·v when that is defined."""
+    b = Definition("b", ("i", "e"), moa.exp(Q))
+    x = Definition("x", ("i", "k"), moa.inner("+", "*", b.array, moa.transpose(V), index="e"))
+    c = Definition("c", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, MASK * x.array))
+    o = Definition("o", ("i", "e"), moa.inner("+", "*", MASK, V, index="k"))
+    y = Definition("y", ("i", "k"), moa.omega(lambda row, t: row - t, (1, 0), x.array, c.array))
+    return kernel(b, x, c, *([o] if defined else []), y, outputs=("y", "o") if defined else ("y",))
+
+
+def shares(logarithm: bool) -> Dnf:
+    """The shares of a safe softmax over the keys that a mask shows, none for some rows."""
+    s = Definition("x", ("i", "k"), moa.select(moa.pointwise("<", MASK, 0.5), scores().expr, -inf))
+    m = Definition("m", ("i",), moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, s.array))
+    z = Definition("z", ("i",), moa.select(moa.equal(m.array, -inf), 0, m.array))
+    p = Definition("p", ("i", "k"), moa.exp(moa.omega(lambda row, top: row - top, (1, 0), s.array, z.array)))
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, p.array))
+    w = Definition("w", ("i", "k"), moa.omega(lambda row, t: moa.select(moa.equal(t, 0), 0, row / t), (1, 0), p.array, t.array))
+    lse = Definition("lse", ("i",), m.array + moa.log(t.array))
+    return kernel(s, m, z, p, t, w, *([lse] if logarithm else []), outputs=("w", "lse") if logarithm else ("w",))
+
+
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
+    "corr": (lambda: exchanged(True),),
+    "share_by_lse": (lambda: shares(True),),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
 REFUSED: dict[str, Callable[[], Dnf]] = {
     "divide_first": lambda: mixture(False, own_divisor=True),
     "base2": lambda: kernel(scores(), outputs=("x",)),
+    "corr": lambda: exchanged(False),
+    "share_by_lse": lambda: shares(False),
     "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
 }
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from moapipe.algebra.dnf import reduce_definitions
+from moapipe.algebra.adjoint import denote
 from moapipe.algebra.index import evaluate, parse
 from moapipe.algebra.laws import LAWS
-from moapipe.lab.kernel import names, scan
+from moapipe.lab.kernel import load, names, scan
 from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
 from moapipe.loops.lift import apply_script
@@ -20,21 +19,17 @@ from moapipe.loops.onf_json import from_json, to_json
 from moapipe.loops.share import lower
 
 ROOT = Path(__file__).parents[2]
-TINY = {"V": 2, "NV": 2, "W": 4, "MR": 3, "Br": 6, "Bc": 12, "KC": 4, "MC": 6, "NC": 8}
+TINY = {"V": 2, "NV": 2, "W": 4, "MR": 3, "Br": 6, "Bq": 12, "Bc": 12, "KC": 4, "MC": 6, "NC": 8}
 SIZES = (1, 2, 5, 6, 13)
 
 
-@cache
 def kernel_module(name):
-    spec = spec_from_file_location(f"counted_{name}", ROOT / "kernels" / f"{name}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(name, ROOT).module
 
 
 @cache
 def derived(name, form, inline=()):
-    return lower(reduce_definitions(name, kernel_module(name).definitions(form))[0], inline)
+    return lower(denote(name, kernel_module(name).definitions(form))[0], inline)
 
 
 def assert_counted(k, n):
@@ -61,7 +56,7 @@ def steps(name, variant, form):
     """Every state of a variant: the naive kernel, then one after each lift."""
     file, module = scan(name, ROOT), kernel_module(name)
     v = file.variants[variant]
-    dnf = reduce_definitions(name, module.definitions(form))[0]
+    dnf = denote(name, module.definitions(form))[0]
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, v.inline)

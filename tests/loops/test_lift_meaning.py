@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moapipe.algebra.dnf import meaning, reduce_definitions
+from moapipe.algebra.adjoint import denote
+from moapipe.algebra.dnf import meaning
 from moapipe.algebra.index import evaluate, parse
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.scalar import variables
@@ -19,7 +20,7 @@ from moapipe.loops.onf import Loop, statements
 from moapipe.loops.share import lower
 
 ROOT = Path(__file__).parents[2]
-TINY = {"V": 2, "NV": 2, "W": 4, "MR": 2, "Br": 4, "Bc": 8, "KC": 3, "MC": 4, "NC": 8}
+TINY = {"V": 2, "NV": 2, "W": 4, "MR": 2, "Br": 4, "Bq": 8, "Bc": 8, "KC": 3, "MC": 4, "NC": 8}
 SIZES = {
     "attention_forward": [
         {"batch": 1, "q_len": 9, "kv_len": 19, "d_k": 3, "d_v": 5},      # two tiles and a tail on every axis, unlike each other
@@ -31,6 +32,12 @@ SIZES = {
         {"batch": 1, "q_len": 5, "kv_len": 7, "d_k": 0, "d_v": 4},
         {"batch": 2, "q_len": 5, "kv_len": 7, "d_k": 2, "d_v": 0},
         {"batch": 0, "q_len": 5, "kv_len": 7, "d_k": 2, "d_v": 1},
+    ],
+    "attention_backward": [
+        {"batch": 1, "group": 2, "q_len": 9, "kv_len": 19, "d_k": 3, "d_v": 5},
+        {"batch": 2, "group": 1, "q_len": 13, "kv_len": 6, "d_k": 4, "d_v": 9},
+        {"batch": 1, "group": 1, "q_len": 8, "kv_len": 16, "d_k": 2, "d_v": 8},
+        *({"batch": 1, "group": 2, "q_len": 3, "kv_len": 4, "d_k": 2, "d_v": 1} | {s: 0} for s in ("batch", "group", "q_len", "kv_len", "d_k", "d_v")),
     ],
     "matmul": [
         {"m": 9, "n": 19, "k": 7}, {"m": 8, "n": 16, "k": 6}, {"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 3, "k": 0},
@@ -46,7 +53,7 @@ def derived(name, form, variant):
     """(normal form, ((title, kernel), …) from the naive kernel to the last)."""
     file = load(name, ROOT)
     v = file.variants[variant]
-    dnf = start = reduce_definitions(name, file.call("definitions", form))[0]
+    dnf = start = denote(name, file.call("definitions", form))[0]
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, tuple(v.inline))

@@ -7,8 +7,8 @@ Templates: {l} and {r} are a left and a right operand, in brackets when they bin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ class Func:
     """A scalar function.
 
     `level` is how tightly its written form binds (9: it brings its own brackets). `domain` is the closed interval of every
-    argument on which it is a real number. `symbol` is what stands in MoA's higher operators, as `+` in `+ red`.
+    argument on which it is a real number. `symbol` is what stands in MoA's higher operators, as `+` in `+ red`. `adjoint` says
+    for each argument what reaches it of the cotangent t of the value, in the arguments a, b, c and the value v; nothing where
+    the text is empty. Every text is linear in t.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Func:
     template: tuple[str, str, str, str]
     level: int
     domain: tuple[float, float] = (-inf, inf)
+    adjoint: tuple[str, ...] = ()
 
     @property
     def glyph(self) -> str:
@@ -48,13 +51,18 @@ class Func:
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """A fold: the function, its unit (the value of an empty fold), and what a reordering may use. All are associative."""
+    """A fold: the function, its unit (the value of an empty fold), and what a reordering may use. All are associative.
+
+    `adjoint` is what reaches the term x of the cotangent t of the fold v; `others` is the product of the other terms, `ties` how
+    many terms equal v.
+    """
 
     name: str
     function: str
     unit: float
     commutative: bool
     latex: str
+    adjoint: str
 
 
 def sigmoid(u: Any) -> Any:
@@ -130,14 +138,24 @@ _ROWS = (
     _special("not", 1, np.logical_not, ("¬", "not", r"\lnot", "<mo>¬</mo>"), ("¬{r}", "not {r}", r"\lnot {r}", "<mrow><mo>¬</mo>{r}</mrow>"), 7),
 )
 
-FUNCS: dict[str, Func] = {f.name: f for f in _ROWS}
+ADJOINTS: dict[str, tuple[str, ...]] = {
+    "+": ("t", "t"), "-": ("t", "-t"), "*": ("t * b", "t * a"), "/": ("t / b", "-(t * v) / b"), "%": ("t", "-(t * (a // b))"), "neg": ("-t",),
+    "min": ("select(a == b, 0.5 * t, select(a < b, t, 0))", "select(a == b, 0.5 * t, select(a < b, 0, t))"),
+    "max": ("select(a == b, 0.5 * t, select(a < b, 0, t))", "select(a == b, 0.5 * t, select(a < b, t, 0))"),
+    "abs": ("select(a == 0, 0, select(a < 0, -t, t))",), "exp": ("t * v",), "exp2": (f"{log(2)!r} * t * v",), "log": ("t / a",),
+    "log2": (f"t / ({log(2)!r} * a)",), "sqrt": ("0.5 * t / v",), "reciprocal": ("-(t * v * v)",), "sigmoid": ("t * v * (1 - v)",),
+    "select": ("", "select(a, t, 0)", "select(a, 0, t)"),
+}
+"""Functions that are not here are constant almost everywhere: floors and comparisons pass nothing."""
+
+FUNCS: dict[str, Func] = {f.name: replace(f, adjoint=ADJOINTS.get(f.name, ("",) * f.arity)) for f in _ROWS}
 
 MONOIDS: dict[str, Monoid] = {
     m.name: m
     for m in (
-        Monoid("sum", "+", 0.0, True, r"\sum"),
-        Monoid("product", "*", 1.0, True, r"\prod"),
-        Monoid("max", "max", -inf, True, r"\max"),
-        Monoid("min", "min", inf, True, r"\min"),
+        Monoid("sum", "+", 0.0, True, r"\sum", "t"),
+        Monoid("product", "*", 1.0, True, r"\prod", "t * others"),
+        Monoid("max", "max", -inf, True, r"\max", "select(x == v, t / ties, 0)"),
+        Monoid("min", "min", inf, True, r"\min", "select(x == v, t / ties, 0)"),
     )
 }

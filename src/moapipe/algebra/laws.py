@@ -15,6 +15,7 @@ import numpy as np
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables, walk
+from moapipe.algebra.softmax import corr, share_by_lse
 from moapipe.errors import AlgebraError
 
 LOG2_E = 1 / log(2)
@@ -217,6 +218,10 @@ LAWS: dict[str, Law] = {
             "homogeneity of max and + under positive constants; Milakov & Gimelshein 2018 for the safe softmax", base2),
         Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
         Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
+        Law("corr", "Σ_k a[k]·(Σ_e b[e]·c[k,e]) = Σ_e b[e]·o[e] with o[e] = Σ_k a[k]·c[k,e];  corr = Σ_k p·Σ_e dout·v = Σ_e dout·out",
+            "exchange of finite sums; Dao et al. 2022, arXiv:2205.14135, appendix B.2", corr),
+        Law("share_by_lse", "exp(x − z) ÷ Σ exp(x − z) = exp(x − l) with l = max x + log Σ exp(x − z), z = max x;  0 where l = −∞",
+            "division of exponentials; Dao 2023, arXiv:2307.08691, section 3.1", share_by_lse),
     )
 }
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from moapipe.algebra import dnf
-from moapipe.algebra.render import show_definitions
+from moapipe.algebra.adjoint import show_written
 from moapipe.cli import axis
 from moapipe.errors import ConfigError
 from moapipe.lab import derive as deriving
@@ -86,9 +86,9 @@ Texts = dict[str, Callable[[], str | dict[str, Any]]]
 def _definitions(d: Derivation, sizes: Sizes, threads: int) -> Texts:
     name, definitions = d.build.kernel, d.denotation.definitions
     return {
-        "text": lambda: show_definitions(name, definitions),
-        "latex": lambda: show_definitions(name, definitions, "latex"),
-        "json": lambda: _named(d, moa=show_definitions(name, definitions), latex=show_definitions(name, definitions, "latex")),
+        "text": lambda: show_written(name, definitions),
+        "latex": lambda: show_written(name, definitions, "latex"),
+        "json": lambda: _named(d, moa=show_written(name, definitions), latex=show_written(name, definitions, "latex")),
     }
 
 

@@ -15,7 +15,8 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from moapipe.algebra.dnf import Dnf, dnf_hash, reduce_definitions
+from moapipe.algebra.adjoint import Adjoint, denote
+from moapipe.algebra.dnf import Dnf, dnf_hash
 from moapipe.algebra.expr import Definitions
 from moapipe.algebra.index import evaluate, parse
 from moapipe.algebra.laws import LAWS
@@ -41,7 +42,7 @@ class Denotation:
 
     kernel: KernelFile
     form: str
-    definitions: Definitions
+    definitions: Definitions | Adjoint
     steps: tuple[Step, ...]
     dnf: Dnf
     hash: str
@@ -130,7 +131,7 @@ def denotation(kernel: str, form: str, root: Path) -> Denotation:
 @lru_cache(maxsize=256)
 def _denotation(kernel: KernelFile, form: str) -> Denotation:
     definitions = kernel.call("definitions", form)
-    dnf, steps = reduce_definitions(kernel.name, definitions)
+    dnf, steps = denote(kernel.name, definitions)
     return Denotation(kernel, form, definitions, steps, dnf, dnf_hash(dnf))
 
 
@@ -172,4 +173,4 @@ def tiny_tiles(isa: str, dtype: str) -> dict[str, int]:
     """
     usual = tile_parameters(isa, dtype)
     v, mr = usual["V"], 2
-    return {**usual, "NV": 1, "W": v, "MR": mr, "Br": 2 * mr, "Bc": lcm(v, 2 * mr), "KC": 3, "MC": 2 * mr, "NC": v}
+    return {**usual, "NV": 1, "W": v, "MR": mr, "Br": 2 * mr, "Bq": 4 * mr, "Bc": lcm(v, 4 * mr), "KC": 3, "MC": 2 * mr, "NC": v}

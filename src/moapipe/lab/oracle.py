@@ -44,7 +44,7 @@ def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario) -> Truth:
     with np.errstate(all="ignore"):
         drawn = kernel.call("inputs", np.random.default_rng(s.seed), dict(s.sizes), form)
         if s.kind != "plain":
-            drawn = kernel.module.STRESS[s.kind](drawn)  # type: ignore[union-attr]
+            drawn = kernel.module.STRESS[s.kind](drawn, form)  # type: ignore[union-attr]
         inputs = {k: np.asarray(v, DTYPES[dtype]) for k, v in drawn.items()}
         outputs = kernel.call("reference", np, {k: np.asarray(v, WIDER[dtype]) for k, v in inputs.items()}, form)
         plain = [{k: np.asarray(v, np.float64) for k, v in x.items()} for x in (inputs, outputs)]

@@ -14,11 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from moapipe.algebra import adjoint
+from moapipe.algebra.adjoint import show_written
 from moapipe.algebra.dnf import Dnf, Step, dnf_hash
 from moapipe.algebra.dnf import show as show_dnf
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.ops import OPS
-from moapipe.algebra.render import Style, pending_text, show_definitions
+from moapipe.algebra.render import Style, pending_text
 from moapipe.algebra.rewrite import RULES
 from moapipe.lab.derive import Denotation, Derivation, LawStep, Schedule
 from moapipe.lab.file import write_text
@@ -75,7 +77,7 @@ def document(d: Derivation) -> dict[str, Any]:
 def _denoted(n: Denotation) -> Mapping[str, Any]:
     return {
         "sizes": list(n.dnf.sizes), "outputs": list(n.dnf.outputs),
-        "definitions": {s: show_definitions(n.dnf.name, n.definitions, s).splitlines() for s in STYLES},
+        "definitions": {s: show_written(n.dnf.name, n.definitions, s).splitlines() for s in STYLES},
         "steps": [_step(s) for s in n.steps],
         "dnf": {"hash": n.hash, "lines": {s: show_dnf(n.dnf, s).splitlines() for s in STYLES}},
     }
@@ -88,8 +90,8 @@ def _step(s: Step) -> dict[str, Any]:
 
 
 def said(law: str) -> tuple[str, str]:
-    """A ψ-law's mathematics and its source."""
-    return (OPS[law].law, OPS[law].source) if law in OPS else (RULES[law], "")
+    """The mathematics and the source of a ψ-law, or of a law of adjoints."""
+    return (OPS[law].law, OPS[law].source) if law in OPS else ({**RULES, **adjoint.RULES}[law], "")
 
 
 @lru_cache(maxsize=512)
@@ -153,7 +155,7 @@ def fenced(text: str, language: str = "") -> list[str]:
 
 @lru_cache(maxsize=256)
 def _markdown_denotation(n: Denotation) -> tuple[str, ...]:
-    out = ["## 1. Definitions", "", "In the notation of the Mathematics of Arrays:", "", *fenced(show_definitions(n.dnf.name, n.definitions, "moa"))]
+    out = ["## 1. Definitions", "", "In the notation of the Mathematics of Arrays:", "", *fenced(show_written(n.dnf.name, n.definitions, "moa"))]
     out += ["## 2. ψ-reduction", "", f"{len(n.steps)} steps {EVERY_ELEMENT}.", ""]
     for name in dict.fromkeys(s.definition for s in n.steps):
         out += [f"### {name}", ""]

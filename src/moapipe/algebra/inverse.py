@@ -1,0 +1,279 @@
+"""In: a scatter, Σ over some variables of a value sent to an element whose index is an expression in them. Out: the gather.
+
+An operator reads by a map of indices (its ψ-law is a gather), so its adjoint sends back by the same map: dA[j] = Σ_i [index(i) = j] t(i).
+The laws here solve index(i) = j for the variables: each solved variable leaves the sum, its bounds become conditions on j, and
+what no law solves stays as a condition under the sum, which is right for any map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from moapipe.algebra.cotangent import Range
+from moapipe.algebra.index import Affine, Atom, affine, combine, expression, extreme, maximum, minimum, multiply, simplify, subtract
+from moapipe.algebra.scalar import Fold, Num, Op, Scalar, Var, op, scalar, substitute, variables
+from moapipe.algebra.shape import nonnegative
+
+AFFINE, RADIX, TURN, BOUNDS = "affine inverse", "radix inverse", "turn inverse", "bounds"
+LAWS = {
+    AFFINE: "Σ_{l ≤ i < h} [±i + b = j] t(i) = [l ≤ i < h] t(i) at i = ±(j − b)",
+    RADIX: "[m // n = p and m mod n = q] = [m = p·n + q], 0 ≤ q < n;  [i·n + k = m] = [i = m // n] [k = m mod n], 0 ≤ k < n",
+    TURN: "Σ_{0 ≤ i < n} [(b ± i) mod n = j] t(i) = t(i) at i = ±(j − b) mod n, 0 ≤ j < n",
+    BOUNDS: "Σ_{l ≤ i < h} [a ≤ i < b] t(i) = Σ_{max(l, a) ≤ i < min(h, b)} t(i);  a condition that holds at every index is left out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Σ over `ranges` of `value` where all `equal` pairs are equal and all `conditions` hold; `axes` bounds the free variables."""
+
+    axes: tuple[Range, ...]
+    ranges: tuple[Range, ...]
+    equal: tuple[tuple[Scalar, Scalar], ...]
+    conditions: tuple[Scalar, ...]
+    value: Scalar
+
+    def bounds(self) -> dict[str, tuple[Scalar, Scalar]]:
+        return {v: (lo, hi) for v, lo, hi in (*self.axes, *self.ranges)}
+
+    def scalar(self) -> Scalar:
+        """The sum as one expression."""
+        conditions = [*(simplified(Op("==", pair)) for pair in self.equal), *self.conditions]
+        out = self.value
+        if conditions:
+            whole = conditions[0]
+            for c in conditions[1:]:
+                whole = Op("and", (whole, c))
+            out = Op("select", (whole, out, Num(0)))
+        for v, lo, hi in reversed(self.ranges):
+            out = Fold("sum", v, lo, hi, out)
+        return out
+
+
+def simplified(c: Scalar) -> Scalar:
+    """A comparison with both sides in normal form."""
+    return Op(c.name, tuple(map(simplify, c.args))) if isinstance(c, Op) else c
+
+
+def gather(s: Scatter) -> tuple[Scatter, tuple[str, ...]]:
+    """The scatter with every variable solved that a law solves, and the laws used."""
+    laws: list[str] = []
+    while step := _radix(s) or _digits(s) or _turn(s) or _affine(s):
+        s, law = step
+        if law:
+            laws.append(law)
+    s, used = _bounded(s)
+    return s, tuple(dict.fromkeys((*laws, *([BOUNDS] if used else []))))
+
+
+def _without(s: Scatter, k: int) -> tuple[tuple[Scalar, Scalar], ...]:
+    return s.equal[:k] + s.equal[k + 1 :]
+
+
+def _affine(s: Scatter) -> tuple[Scatter, str] | None:
+    """Solve one equation for a variable that is summed over, or drop one that always holds."""
+    names = [v for v, _, _ in s.ranges]
+    for k, (left, right) in enumerate(s.equal):
+        form = combine(affine(simplify(left)), affine(simplify(right)), -1)
+        if not form:
+            return replace(s, equal=_without(s, k)), ""
+        for v in names:
+            rest = {a: c for a, c in form.items() if a != Var(v)}
+            if abs(form.get(Var(v), 0)) == 1 and not any(v in variables(scalar(a)) for a in rest):
+                solution = expression({a: -c * form[Var(v)] for a, c in rest.items()})
+                return _solved(replace(s, equal=_without(s, k)), {v: solution}), AFFINE
+    return None
+
+
+def _solved(s: Scatter, by: Mapping[str, Scalar]) -> Scatter:
+    """The variables of `by` replaced; their bounds become conditions."""
+    put = dict(by)
+
+    def new(e: Scalar) -> Scalar:
+        return simplify(substitute(e, put))
+
+    limits = [c for v, lo, hi in s.ranges if v in by for c in (Op("<=", (new(lo), new(Var(v)))), Op("<", (new(Var(v)), new(hi))))]
+    ranges = tuple((v, new(lo), new(hi)) for v, lo, hi in s.ranges if v not in by)
+    equal = tuple((new(a), new(b)) for a, b in s.equal)
+    conditions = (*(simplified(substitute(c, put)) for c in s.conditions), *limits)
+    return Scatter(s.axes, _ordered(ranges), equal, conditions, substitute(s.value, put))
+
+
+def _ordered(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """Each variable after those that its bounds need, else in the given order."""
+    todo, out = list(ranges), []
+    while todo:
+        names = {v for v, _, _ in todo}
+        first = next((r for r in todo if not (variables(r[1]) | variables(r[2])) & names), todo[0])
+        todo.remove(first)
+        out.append(first)
+    return tuple(out)
+
+
+# ------------------------------------------------------------------ reshape and rotate
+
+
+def _digits(s: Scatter) -> tuple[Scatter, str] | None:
+    """m // n = p and m mod n = q become m = p·n + q."""
+    for k, (left, p) in enumerate(s.equal):
+        match left:
+            case Op("//", (m, n)):
+                for j, (other, q) in enumerate(s.equal):
+                    low = _remainder(other, m, n)
+                    if j != k and low:
+                        rest = tuple(x for i, x in enumerate(s.equal) if i not in (j, k))
+                        return replace(s, equal=(*rest, (m, simplify(op("+", op("*", p, n), q))))), RADIX
+            case _:
+                pass
+    return None
+
+
+def _remainder(e: Scalar, m: Scalar, n: Scalar) -> bool:
+    """e is m mod n, as simplification may have written it."""
+    return simplify(op("%", m, n)) == e or (isinstance(e, Op) and e.name == "%" and e.args == (m, n))
+
+
+def _radix(s: Scatter) -> tuple[Scatter, str] | None:
+    """i·n + k = m with k below n: k = m mod n, and i·n = n·(m // n)."""
+    bounds = s.bounds()
+    for at, (left, right) in enumerate(s.equal):
+        form = combine(affine(simplify(left)), affine(simplify(right)), -1)
+        mine = [v for v, _, _ in s.ranges if any(v in variables(scalar(a)) for a in form)]
+        for k in mine:
+            lo, n = bounds[k]
+            if len(mine) < 2 or form.get(Var(k)) != 1 or lo != Num(0) or any(a != Var(k) and k in variables(scalar(a)) for a in form):
+                continue
+            high = {a: c for a, c in form.items() if any(v != k and v in variables(scalar(a)) for v in mine)}
+            quotient = divided(high, n)
+            if quotient is None:
+                continue
+            m = expression({a: -c for a, c in form.items() if a not in high and a != Var(k)})
+            equal = (*_without(s, at), (expression(quotient), simplify(op("//", m, n))))
+            return _solved(replace(s, equal=equal), {k: simplify(op("%", m, n))}), RADIX
+    return None
+
+
+def divided(form: Affine, n: Scalar) -> Affine | None:
+    """form ÷ n when every term has the factor n."""
+    out: Affine = {}
+    for atom, c in form.items():
+        term = _divided(multiply(scalar(atom), c), n)
+        if term is None:
+            return None
+        out = combine(out, affine(term))
+    return out
+
+
+def _divided(term: Scalar, n: Scalar) -> Scalar | None:
+    """A product without one factor n; n may be a product itself."""
+    left, wanted = _factors(term), _factors(n)
+    for f in wanted:
+        if isinstance(f, Num):
+            at = next((i for i, x in enumerate(left) if isinstance(x, Num) and x.value % f.value == 0), None)
+            if at is None:
+                return None
+            left[at] = Num(left[at].value // f.value)  # type: ignore[union-attr]
+        elif f in left:
+            left.remove(f)
+        else:
+            return None
+    out: Scalar = Num(1)
+    for x in left:
+        out = multiply(out, x)
+    return out
+
+
+def _factors(e: Scalar) -> list[Scalar]:
+    return [*_factors(e.args[0]), *_factors(e.args[1])] if isinstance(e, Op) and e.name == "*" else [e]
+
+
+def _turn(s: Scatter) -> tuple[Scatter, str] | None:
+    """(b ± i) mod n = j with i running over 0..n−1."""
+    bounds = s.bounds()
+    for k, (left, right) in enumerate(s.equal):
+        match left:
+            case Op("%", (m, n)):
+                form = affine(simplify(m))
+                for v, _, _ in s.ranges:
+                    c = form.get(Var(v), 0)
+                    rest: dict[Atom, int] = {a: x for a, x in form.items() if a != Var(v)}
+                    if abs(c) == 1 and bounds[v] == (Num(0), n) and not any(v in variables(scalar(a)) for a in rest):
+                        turned = simplify(op("%", multiply(c, subtract(right, expression(rest))), n))
+                        return _solved(replace(s, equal=_without(s, k)), {v: turned}), TURN
+            case _:
+                pass
+    return None
+
+
+# ------------------------------------------------------------------ bounds
+
+
+def _bounded(s: Scatter) -> tuple[Scatter, bool]:
+    """Conditions decided by the bounds of the axes leave; those that bound one summed variable become its range."""
+    kept: list[Scalar] = []
+    ranges = {v: (lo, hi) for v, lo, hi in s.ranges}
+    for c in s.conditions:
+        if decided(c, s.bounds()):
+            continue
+        cut = next((x for v in reversed(ranges) if (x := _cut(c, v))), None)
+        if cut is None:
+            kept.append(c)
+            continue
+        v, low, high = cut
+        lo, hi = ranges[v]
+        ranges[v] = (lo if low is None else _larger(lo, low, s), hi if high is None else _smaller(hi, high, s))
+    new = replace(s, ranges=_ordered(tuple((v, *ranges[v]) for v in ranges)), conditions=tuple(kept))
+    return new, new != s
+
+
+def _cut(c: Scalar, v: str) -> tuple[str, Scalar | None, Scalar | None] | None:
+    """(v, lo, hi) when a comparison bounds the variable from one side: lo ≤ v or v < hi."""
+    if not isinstance(c, Op) or c.name not in ("<", "<="):
+        return None
+    form = affine(subtract(c.args[1], c.args[0]))                      # ≥ 0, or > 0 for <
+    own = form.pop(Var(v), 0)
+    if abs(own) != 1 or any(v in variables(scalar(a)) for a in form):
+        return None
+    rest, strict = expression(form), c.name == "<"
+    if own == 1:
+        return v, simplify(op("-", 1 if strict else 0, rest)), None
+    return v, None, simplify(op("+", rest, 0 if strict else 1))
+
+
+def _larger(a: Scalar, b: Scalar, s: Scatter) -> Scalar:
+    bounds = s.bounds()
+    return a if decided(Op("<=", (b, a)), bounds) else b if decided(Op("<=", (a, b)), bounds) else maximum(a, b)
+
+
+def _smaller(a: Scalar, b: Scalar, s: Scatter) -> Scalar:
+    bounds = s.bounds()
+    return a if decided(Op("<=", (a, b)), bounds) else b if decided(Op("<=", (b, a)), bounds) else minimum(a, b)
+
+
+def decided(c: Scalar, bounds: Mapping[str, tuple[Scalar, Scalar]]) -> bool:
+    """The comparison holds at every index within the bounds, for all sizes at which there is one."""
+    if not isinstance(c, Op) or c.name not in ("<", "<="):
+        return False
+    least = subtract(c.args[1], c.args[0])
+    for _ in bounds:
+        if not variables(least) & set(bounds):
+            break
+        least = extreme(least, bounds, False)
+    slack = subtract(least, 1) if c.name == "<" else least
+    return nonnegative(slack, "").holds() or _within_turn(c, bounds)
+
+
+def _within_turn(c: Op, bounds: Mapping[str, tuple[Scalar, Scalar]]) -> bool:
+    """0 ≤ x mod n < n, and 0 ≤ x // n < h for 0 ≤ x < h·n."""
+    match c.args:
+        case (Num(0), Op("%", _)):
+            return True
+        case (Op("%", (_, n)), m) if c.name == "<":
+            return simplify(n) == simplify(m)
+        case (Num(0), Op("//", (x, _))):
+            return decided(Op("<=", (Num(0), x)), bounds)
+        case (Op("//", (x, n)), h) if c.name == "<":
+            return decided(Op("<", (x, multiply(h, n))), bounds)
+        case _:
+            return False

@@ -1,0 +1,57 @@
+"""Derived gradients of whole kernels: their normal forms' meaning against PyTorch's autograd of the same mathematics, in float64."""
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from moapipe.algebra.dnf import meaning
+from moapipe.lab.derive import denotation
+from moapipe.lab.kernel import load, scan
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTENTS = [(2, 1, 5, 3, 4, 2), (1, 3, 4, 6, 2, 3), (1, 1, 1, 1, 1, 1), (2, 2, 7, 3, 1, 1), (1, 2, 3, 0, 2, 2), (1, 1, 0, 3, 2, 2), (0, 2, 2, 2, 2, 2), (1, 2, 3, 4, 0, 2), (1, 0, 3, 4, 2, 2)]
+
+
+def attend(q, k, v, scale, causal):
+    """softmax(scale·QKᵀ, masked)·V by PyTorch's elementary functions; a row that sees nothing has output 0 and passes nothing."""
+    n, m = q.shape[-2], k.shape[-2]
+    offset = {None: m, "top_left": 0, "bottom_right": m - n}[causal]
+    seen = torch.arange(m)[None, :] <= torch.arange(n)[:, None] + offset
+    s = torch.where(seen, scale * q @ k[:, None].transpose(-1, -2), -inf)
+    rows = seen.any(-1)
+    p = torch.where(rows[:, None], torch.softmax(torch.where(rows[:, None], s, 0.0), -1), 0.0)
+    lse = torch.where(rows, torch.logsumexp(torch.where(rows[:, None], s, 0.0), -1) if m else torch.zeros(s.shape[:-1]), -inf)
+    return p @ v[:, None], p, lse
+
+
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
+@pytest.mark.parametrize("form", scan("attention_backward", ROOT).forms)
+def test_attention_backward_is_autograd(form: str, extents: tuple[int, ...]) -> None:
+    file = load("attention_backward", ROOT)
+    sizes = dict(zip(file.sizes, extents, strict=True))
+    given = {k: np.asarray(v) for k, v in file.call("inputs", np.random.default_rng(5), sizes, form).items()}
+    leaves = [torch.tensor(given[n], requires_grad=True) for n in "QKV"]
+    out, p, lse = attend(*leaves, float(given["scale"]), file.forms[form]["causal"])
+    for name, theirs in (("out", out), ("weights_normalised", p), ("lse", lse)):
+        if name in given:
+            np.testing.assert_allclose(given[name], theirs.detach().numpy(), rtol=1e-12, atol=1e-13, err_msg=name)
+    out.backward(torch.tensor(given["dout"]))
+    found = meaning(denotation("attention_backward", form, ROOT).dnf, given, sizes)
+    oracle = file.call("reference", np, given, form)
+    for name, leaf in zip("QKV", leaves, strict=True):
+        want = np.zeros_like(given[name]) if leaf.grad is None else leaf.grad.numpy()
+        np.testing.assert_allclose(found[f"d{name}"], want, rtol=1e-10, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(oracle[f"d{name}"], want, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def test_rows_that_see_nothing_have_gradient_zero() -> None:
+    file = load("attention_backward", ROOT)
+    sizes = dict(zip(file.sizes, (1, 2, 5, 2, 3, 3), strict=True))
+    given = {k: np.asarray(v) for k, v in file.call("inputs", np.random.default_rng(6), sizes, "causal_bottom_right").items()}
+    assert np.all(given["lse"][..., :3] == -inf)
+    found = meaning(denotation("attention_backward", "causal_bottom_right", ROOT).dnf, given, sizes)
+    assert np.all(found["dQ"][..., :3, :] == 0) and np.any(found["dQ"][..., 3:, :])
+    assert all(np.all(np.isfinite(found[n])) for n in ("dQ", "dK", "dV"))
