@@ -93,26 +93,33 @@ def baseline(torch, x, form):
     return "scaled_dot_product_attention backward", lambda: dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(out, given, x["dout"], retain_graph=True), strict=True))
 
 
+def bound(eps, x, p, share, corr, corr_error):
+    """docs/validation.md: from the shares p, their absolute error, corr's terms and corr's error, through the five products."""
+    u, n, q, e = eps / 2, x["K"].shape[-2], x["Q"].shape[1] * x["Q"].shape[2], x["V"].shape[-1]
+    y = {k: abs(v) for k, v in _per_group(x).items()}
+    terms = y["dout"] @ y["V"].swapaxes(-1, -2) + corr[..., None]
+    ds = y["scale"] * (share * terms + p * (u * (e + 8) * terms + corr_error[..., None]))
+    size = y["scale"] * p * terms
+    return {"dQ": (ds + u * (n + 3) * size) @ y["K"], "dK": ((ds + u * (q + 3) * size).swapaxes(-1, -2) @ y["Q"]).sum(1),
+            "dV": ((share + u * (q + 2) * p).swapaxes(-1, -2) @ y["dout"]).sum(1)}
+
+
+def tiny(eps):
+    """The smallest normal number of a format; smaller results may be 0."""
+    return float(np.finfo(np.float32 if eps > 1e-10 else np.float64).tiny)
+
+
 def error_bound(eps, x, out, form):
-    """docs/validation.md: an error of each share, relative and absolute (results below the smallest normal number are 0), then the folds."""
+    """Each share errs by its exponent; stored weights are exact, and their corr is a fold over the keys."""
     y, u = _per_group(x), eps / 2
-    tiny = np.finfo(np.float32 if eps > 1e-10 else np.float64).tiny
-    (n, d), q = x["K"].shape[-2:], x["Q"].shape[1] * x["Q"].shape[2]
-    e = x["V"].shape[-1]
     p = _shares(np, y, form)
-    dp = abs(x["dout"]) @ abs(y["V"]).swapaxes(-1, -2)
     if FORMS[form]["weights"]:
-        share, corr, depth = 0 * p, (p * dp).sum(-1), e + n
-    else:
-        lse = np.where(x["lse"] == -np.inf, 0, x["lse"])
-        top = np.where(forward.seen(np, y, FORMS[form]["causal"]), forward.scores({k: abs(v) for k, v in y.items()}), 0)
-        share, corr, depth = u * ((d + 12) * top + 8 * abs(lse)[..., None] + 8) * p + tiny, (abs(x["dout"]) * abs(x["out"])).sum(-1), e
-    sum_of = dp + corr[..., None]
-    ds = abs(x["scale"]) * (share + u * (depth + 8) * p) * sum_of
-    size = abs(x["scale"]) * p * sum_of
-    folded = {"dQ": (ds + u * (n + 3) * size) @ abs(y["K"]), "dK": ((ds + u * (q + 3) * size).swapaxes(-1, -2) @ abs(x["Q"])).sum(1),
-              "dV": ((share + u * (q + 2) * p).swapaxes(-1, -2) @ abs(x["dout"])).sum(1)}
-    return folded
+        corr = (p * (abs(x["dout"]) @ abs(y["V"]).swapaxes(-1, -2))).sum(-1)
+        return bound(eps, x, p, 0 * p, corr, u * (p.shape[-1] + x["V"].shape[-1] + 2) * corr)
+    lse = abs(np.where(x["lse"] == -np.inf, 0, x["lse"]))[..., None]
+    size = np.where(p > 0, forward.scores({k: abs(v) for k, v in y.items()}), 0)
+    share = u * ((x["K"].shape[-1] + 12) * size + 8 * lse + 8) * p + tiny(eps)
+    return bound(eps, x, p, share, (abs(x["dout"]) * abs(x["out"])).sum(-1), np.zeros(p.shape[:-1]))
 
 
 def useful_flops(sizes, form):

@@ -107,16 +107,20 @@ def baseline(torch, x, form):
     return "scaled_dot_product_attention", lambda: {"out": call()[0]}
 
 
-def error_bound(eps, x, out, form):
-    """docs/validation.md: scores, exponentials and rescalings err by `weight`, folds over the keys by their depth."""
-    s, w, _ = softmax(np, x, FORMS[form]["causal"])
+def relative_error(eps, x, causal):
+    """The normalised weights, and the relative error of a row's sums of them, as in docs/validation.md."""
+    s, w, _ = softmax(np, x, causal)
     n, d = x["K"].shape[-2:]
-    size = np.where(seen(np, x, FORMS[form]["causal"]), scores({**x, "Q": abs(x["Q"]), "K": abs(x["K"]), "scale": abs(x["scale"])}), 0).max(-1, initial=0)
+    size = np.where(seen(np, x, causal), scores({**x, "Q": abs(x["Q"]), "K": abs(x["K"]), "scale": abs(x["scale"])}), 0).max(-1, initial=0)
     running = np.maximum.accumulate(s, -1)
     rises = (running[..., 1:] > running[..., :-1]).sum(-1)
-    relative = eps / 2 * ((d + 12 + 3 * rises) * size + 6 * rises + n + 6)
-    bound = {"out": 2 * relative[..., None] * (w @ abs(x["V"]))}
-    return {**bound, **({"lse": relative + 3 * eps * (size + np.log(n + 1) + 1)} if FORMS[form]["lse"] else {})}
+    return w, eps / 2 * ((d + 12 + 3 * rises) * size + 6 * rises + n + 6), 3 * eps * (size + np.log(n + 1) + 1)
+
+
+def error_bound(eps, x, out, form):
+    """Scores, exponentials and rescalings err by their weight, folds over the keys by their depth."""
+    w, relative, logarithm = relative_error(eps, x, FORMS[form]["causal"])
+    return {"out": 2 * relative[..., None] * (w @ abs(x["V"])), **({"lse": relative + logarithm} if FORMS[form]["lse"] else {})}
 
 
 def pairs(sizes, causal):

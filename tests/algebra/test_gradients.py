@@ -47,6 +47,23 @@ def test_attention_backward_is_autograd(form: str, extents: tuple[int, ...]) -> 
         np.testing.assert_allclose(oracle[f"d{name}"], want, rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("extents", [e for e in EXTENTS if e[1]], ids=str)
+@pytest.mark.parametrize("form", scan("attention_forward_backward", ROOT).forms)
+def test_attention_forward_backward_is_autograd(form: str, extents: tuple[int, ...]) -> None:
+    file = load("attention_forward_backward", ROOT)
+    sizes = dict(zip(file.sizes, (extents[0], *extents[2:]), strict=True))
+    given = {k: np.asarray(v) for k, v in file.call("inputs", np.random.default_rng(5), sizes, form).items()}
+    leaves = [torch.tensor(given[n], requires_grad=True) for n in "QKV"]
+    out = attend(leaves[0][:, None], *leaves[1:], float(given["scale"]), file.forms[form]["causal"])[0][:, 0]
+    out.backward(torch.tensor(given["dout"]))
+    found = meaning(denotation("attention_forward_backward", form, ROOT).dnf, given, sizes)
+    oracle = file.call("reference", np, given, form)
+    want = {"out": out.detach().numpy(), **{f"d{n}": np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy() for n, leaf in zip("QKV", leaves, strict=True)}}
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(oracle[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 def test_rows_that_see_nothing_have_gradient_zero() -> None:
     file = load("attention_backward", ROOT)
     sizes = dict(zip(file.sizes, (1, 2, 5, 2, 3, 3), strict=True))

@@ -39,6 +39,12 @@ SIZES = {
         {"batch": 1, "group": 1, "q_len": 8, "kv_len": 16, "d_k": 2, "d_v": 8},
         *({"batch": 1, "group": 2, "q_len": 3, "kv_len": 4, "d_k": 2, "d_v": 1} | {s: 0} for s in ("batch", "group", "q_len", "kv_len", "d_k", "d_v")),
     ],
+    "attention_forward_backward": [
+        {"batch": 1, "q_len": 9, "kv_len": 19, "d_k": 3, "d_v": 5},
+        {"batch": 2, "q_len": 13, "kv_len": 6, "d_k": 4, "d_v": 9},
+        {"batch": 1, "q_len": 8, "kv_len": 16, "d_k": 2, "d_v": 8},
+        *({"batch": 1, "q_len": 3, "kv_len": 4, "d_k": 2, "d_v": 1} | {s: 0} for s in ("batch", "q_len", "kv_len", "d_k", "d_v")),
+    ],
     "matmul": [
         {"m": 9, "n": 19, "k": 7}, {"m": 8, "n": 16, "k": 6}, {"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 3, "k": 0},
         {"m": 0, "n": 4, "k": 2}, {"m": 4, "n": 0, "k": 2},
