@@ -109,7 +109,9 @@ def shares(logarithm: bool) -> Dnf:
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
     "corr": (lambda: exchanged(True),),
-    "share_by_lse": (lambda: shares(True),),
+    "divide_last": (lambda: LAWS["divide_first"].apply(mixture(True)), lambda: LAWS["divide_first"].apply(mixture(True, late=True))),
+    "share_by_lse": (lambda: shares(True), lambda: shares(False)),
+    "shift_empty": (lambda: LAWS["share_by_lse"].apply(shares(True)),),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
@@ -117,7 +119,9 @@ REFUSED: dict[str, Callable[[], Dnf]] = {
     "divide_first": lambda: mixture(False, own_divisor=True),
     "base2": lambda: kernel(scores(), outputs=("x",)),
     "corr": lambda: exchanged(False),
-    "share_by_lse": lambda: shares(False),
+    "divide_last": lambda: mixture(True),
+    "share_by_lse": lambda: mixture(True),
+    "shift_empty": lambda: shares(True),
     "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
 }
 

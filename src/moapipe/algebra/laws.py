@@ -15,7 +15,7 @@ import numpy as np
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables, walk
-from moapipe.algebra.softmax import corr, share_by_lse
+from moapipe.algebra.softmax import corr, divide_last, share_by_lse, shift_empty
 from moapipe.errors import AlgebraError
 
 LOG2_E = 1 / log(2)
@@ -116,26 +116,20 @@ def base2(d: Dnf) -> Dnf:
 
 
 def scale_into_query(d: Dnf) -> Dnf:
-    """Multiply the left factor of a scaled inner product beforehand, once an element instead of once a score."""
-    out: list[Normal] = []
+    """Multiply the left factor of the first scaled inner product beforehand, once an element instead of once a score."""
     taken = {name for name, _ in d.inputs} | {n.name for n in d.normals}
-    for n in d.normals:
+    for at, n in enumerate(d.normals):
         parts = _scaled_product(n.value)
         if parts is None:
-            out.append(n)
             continue
         factor, fold, query, other = parts
-        axes = tuple(_axis(n, fold, i) for i in query.index)
-        if variables(factor) - set(d.sizes) or None in axes:
-            out.append(n)
+        axes = tuple(a for i in query.index if (a := _axis(n, fold, i)) is not None)
+        if variables(factor) - set(d.sizes) or len(axes) != len(query.index):
             continue
         name = next(s for s in ("scaled", *(f"scaled{k}" for k in range(2, len(taken) + 3))) if s not in taken)
-        taken.add(name)
-        out.append(Normal(name, tuple(a for a in axes if a is not None), Op("*", (factor, query))))
-        out.append(replace(n, value=replace(fold, body=Op("*", (Ref(name, query.index), other)))))
-    if len(out) == len(d.normals):
-        raise AlgebraError("scale_into_query finds no c·Σ q·k", where=d.name, hint="it needs a definition that is a scalar times a sum of products")
-    return with_normals(d, tuple(out))
+        product = replace(n, value=replace(fold, body=Op("*", (Ref(name, query.index), other))))
+        return with_normals(d, (*d.normals[:at], Normal(name, axes, Op("*", (factor, query))), product, *d.normals[at + 1 :]))
+    raise AlgebraError("scale_into_query finds no c·Σ q·k", where=d.name, hint="it needs a definition that is a scalar times a sum of products")
 
 
 def _scaled_product(e: Scalar) -> tuple[Scalar, Fold, Ref, Scalar] | None:
@@ -218,10 +212,13 @@ LAWS: dict[str, Law] = {
             "homogeneity of max and + under positive constants; Milakov & Gimelshein 2018 for the safe softmax", base2),
         Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
         Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
+        Law("divide_last", "Σ_k (w[k] ÷ t)·v[k] = (Σ_k w[k]·v[k]) ÷ t", "distributivity of ÷ over a + fold; what a running sum can follow", divide_last),
         Law("corr", "Σ_k a[k]·(Σ_e b[e]·c[k,e]) = Σ_e b[e]·o[e] with o[e] = Σ_k a[k]·c[k,e];  corr = Σ_k p·Σ_e dout·v = Σ_e dout·out",
             "exchange of finite sums; Dao et al. 2022, arXiv:2205.14135, appendix B.2", corr),
-        Law("share_by_lse", "exp(x − z) ÷ Σ exp(x − z) = exp(x − l) with l = max x + log Σ exp(x − z), z = max x;  0 where l = −∞",
+        Law("share_by_lse", "exp(x − z) ÷ Σ exp(x − z) = exp(x − l) with l = max x + log Σ exp(x − z), z = max x;  0 where l = −∞; l is defined where it is not yet",
             "division of exponentials; Dao 2023, arXiv:2307.08691, section 3.1", share_by_lse),
+        Law("shift_empty", "select(l = −∞, 0, exp(x − l)) = exp(x − z), z = select(l = −∞, ∞, l), for x < ∞",
+            "exp(x − ∞) = 0: IEEE 754, 6.1", shift_empty),
     )
 }
 

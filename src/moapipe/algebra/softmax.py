@@ -7,7 +7,7 @@ from math import inf
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
 from moapipe.algebra.reuse import reads, reuse, unfold
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, references, rewrite
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Var, rewrite, substitute, variables
 from moapipe.algebra.shorten import cost, known, ordered
 from moapipe.algebra.term import Overflow, expand, render
 from moapipe.errors import AlgebraError
@@ -56,14 +56,16 @@ def share_by_lse(d: Dnf) -> Dnf:
         if found is None or found[0].array not in by or found[1].array not in by:
             continue
         w, t = by[found[0].array], by[found[1].array]
-        x, lse = _exponent(w, by), _log_sum(d, t, w, by)
-        if x is None or lse is None:
+        parts = _exponent(w, by)
+        if parts is None or not _sums(t, w):
             continue
+        x, peak = parts
+        lse = _log_sum(d, t, peak) or Normal(_free("lse", d), t.axes, Op("+", (peak, Op("log", (Ref(t.name, peak.index),)))))
         l = Ref(lse.name, found[1].index)
         value = Op("select", (Op("==", (l, Num(-inf))), Num(0), Op("exp", (Op("-", (x, l)),))))
-        return with_normals(d, ordered([replace(m, value=value) if m.name == n.name else m for m in d.normals]))
-    raise AlgebraError("share_by_lse finds no w/t with t = Σ w, w = exp(x − m) and m + log t", where=d.name,
-                       hint="it needs the definitions of a safe softmax and of its log-sum-exp")
+        rest = [replace(m, value=value) if m.name == n.name else m for m in d.normals]
+        return with_normals(d, ordered(rest if lse in rest else [m for old in rest for m in ((old, lse) if old.name == t.name else (old,))]))
+    raise AlgebraError("share_by_lse finds no w/t with t = Σ w and w = exp(x − max x)", where=d.name, hint="it needs the definitions of a safe softmax")
 
 
 def _share(n: Normal) -> tuple[Ref, Ref] | None:
@@ -75,28 +77,70 @@ def _share(n: Normal) -> tuple[Ref, Ref] | None:
             return None
 
 
-def _exponent(w: Normal, by: dict[str, Normal]) -> Scalar | None:
-    """x of w = exp(x − z), z = select(m = −∞, 0, m), m = max x over the last axis."""
+def _exponent(w: Normal, by: dict[str, Normal]) -> tuple[Ref, Ref] | None:
+    """(x, m) of w = exp(x − z), z = select(m = −∞, 0, m), m = max x over the last axis; m in the axes of its own definition."""
     match w.value:
         case Op("exp", (Op("-", (Ref() as x, Ref() as z)),)) if z.array in by:
             match by[z.array].value:
                 case Op("select", (Op("==", (Ref() as m, Num(v))), Num(0), Ref() as same)) if v == -inf and m == same and m.array in by:
-                    match by[m.array].value:
+                    top = by[m.array]
+                    match top.value:
                         case Fold("max", var, Num(0), _, Ref(array, index)) if array == x.array and index[-1] == Var(var):
-                            return x
+                            return x, Ref(top.name, tuple(Var(v) for v, _ in top.axes))
     return None
 
 
-def _log_sum(d: Dnf, t: Normal, w: Normal, by: dict[str, Normal]) -> Normal | None:
-    """The definition l = m + log t, t = Σ w, m the maximum that w subtracts."""
-    if not (isinstance(t.value, Fold) and t.value.monoid == "sum" and isinstance(t.value.body, Ref) and t.value.body.array == w.name):
-        return None
-    shift = by[next(r.array for r in references(w.value) if r.array in by and isinstance(by[r.array].value, Op) and by[r.array].axes == t.axes)]
-    peak = next(r for r in references(shift.value))
+def _sums(t: Normal, w: Normal) -> bool:
+    """t = Σ w over w's last axis."""
+    match t.value:
+        case Fold("sum", var, Num(0), _, Ref(array, index)):
+            return array == w.name and index == (*(Var(v) for v, _ in t.axes), Var(var))
+        case _:
+            return False
+
+
+def _log_sum(d: Dnf, t: Normal, peak: Ref) -> Normal | None:
+    """The definition m + log t, if there is one."""
     for n in d.normals:
         match n.value:
-            case Op("+", (Ref() as m, Op("log", (Ref() as u,)))) if m.array == peak.array and u.array == t.name and n.axes == t.axes:
+            case Op("+", (Ref(m, at), Op("log", (Ref(u, same),)))) if m == peak.array and u == t.name and n.axes == t.axes and at == same:
                 return n
             case _:
                 pass
     return None
+
+
+def divide_last(d: Dnf) -> Dnf:
+    """Divide the result of a fold instead of its terms: Σ_k (w/t)·v becomes (Σ_k w·v)/t; its sum is the definition `mixed`."""
+    by = {n.name: n for n in d.normals}
+    for n in d.normals:
+        match n.value:
+            case Fold("sum", var, _, _, Op("*", (Ref() as p, v))) as fold if p.array in by and (found := _share(by[p.array])) is not None:
+                at = {name: i for (name, _), i in zip(by[p.array].axes, p.index, strict=True)}
+                w, t = (Ref(r.array, tuple(substitute(i, at) for i in r.index)) for r in found)
+                if var in variables(t):
+                    continue
+                mixed = Normal(_free("mixed", d), n.axes, replace(fold, body=Op("*", (w, v))))
+                whole = Op("/", (Ref(mixed.name, tuple(Var(a) for a, _ in n.axes)), t))
+                value = Op("select", (Op("==", (t, Num(0))), Num(0), whole))
+                return with_normals(d, tuple(m for old in d.normals for m in ((mixed, replace(n, value=value)) if old.name == n.name else (old,))))
+            case _:
+                pass
+    raise AlgebraError("divide_last finds no Σ (w/t)·v", where=d.name, hint="it undoes divide_first")
+
+
+def shift_empty(d: Dnf) -> Dnf:
+    """Subtract ∞ in rows that see nothing, instead of asking at every element: the subtracted array is the definition `safe`."""
+    for n in d.normals:
+        match n.value:
+            case Op("select", (Op("==", (Ref() as l, Num(v))), Num(0), Op("exp", (Op("-", (x, Ref() as same)),)))) if v == -inf and l == same:
+                owner = next((shape for name, shape in d.inputs if name == l.array), None) or tuple(e for m in d.normals if m.name == l.array for _, e in m.axes)
+                if not all(isinstance(i, Var) for i in l.index):
+                    continue
+                axes = tuple((i.name, e) for i, e in zip(l.index, owner, strict=True) if isinstance(i, Var))
+                safe = Normal(_free("safe", d), axes, Op("select", (Op("==", (l, Num(-inf))), Num(inf), l)))
+                new = replace(n, value=Op("exp", (Op("-", (x, Ref(safe.name, l.index))),)))
+                return with_normals(d, tuple(m for old in d.normals for m in ((safe, new) if old.name == n.name else (old,))))
+            case _:
+                pass
+    raise AlgebraError("shift_empty finds no select(l = −∞, 0, exp(x − l))", where=d.name, hint="share_by_lse makes one")
