@@ -65,7 +65,7 @@ def test_tiny_tiles_are_tiles(isa, dtype):
     tiny, usual = tiny_tiles(isa, dtype), tile_parameters(isa, dtype)
     assert tiny.keys() == usual.keys() and all(tiny[k] <= usual[k] for k in usual)
     assert tiny["W"] == tiny["NV"] * tiny["V"] and tiny["Br"] % tiny["MR"] == 0
-    assert tiny["Bc"] % tiny["W"] == tiny["Bc"] % tiny["Br"] == 0
+    assert tiny["Bc"] % tiny["W"] == tiny["Bc"] % tiny["Bq"] == tiny["Bq"] % tiny["Br"] == 0
 
 
 def test_parameters_are_expressions_in_what_stands_before_them():

@@ -220,7 +220,7 @@ def test_scenarios_reach_every_edge(checkout):
     params = derive(replace(BASE, variant="online_tiled"), checkout).schedule.params
     found = scenarios(kernel, "online_tiled", params, "full", tiny=False)
     sizes = [dict(s.sizes) for s in found]
-    edge = {1, 2, *(n for t in ("V", "MR", "Br", "Bc") for n in (params[t] - 1, params[t] + 1, 2 * params[t] + 1))}
+    edge = {1, 2, *(n for t in ("V", "MR", "Br", "Bq", "Bc") for n in (params[t] - 1, params[t] + 1, 2 * params[t] + 1))}
     for axis in ("q_len", "kv_len"):
         assert edge <= {s[axis] for s in sizes}
     for axis in ("d_k", "d_v"):

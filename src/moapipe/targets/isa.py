@@ -49,11 +49,10 @@ ISAS: dict[str, Isa] = {
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Capacities in bytes for one core: L1 and L2 data, and the core's share of the last level."""
+    """Capacities in bytes of one core's first two levels of data cache."""
 
     l1: int = 48 * 1024
     l2: int = 1024 * 1024
-    l3: int = 4 * 1024 * 1024
 
 
 CACHES = Caches()
@@ -81,13 +80,15 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     MR      its rows, 8, 6 or 4: the most whose MR·NV accumulators leave NV registers for a row of B and one for an element of A
             (three without FMA: the product needs a place, and GCC one more to move it); never fewer than latency·throughput
             accumulators, which hide the multiply-add's latency (Low et al., TOMS 43(2), 2016, eq. 2). Twelve rows would fit
-            AVX-512 and are no faster: (MR + NV) loads a step are already fewer than the multiply-adds, and eight rows leave
-            less of a power of two over
-    Br, Bc  query rows and key columns of an attention tile: Br = 4·MR; Bc the largest multiple of W and Br, at most 256, whose
-            Br×Bc scores fill at most half of L1
+            AVX-512 and are slower, by 1 to 3 % in every kernel, language and dtype: (MR + NV) loads a step are already fewer
+            than the multiply-adds, and eight rows leave less of a power of two over
+    Br, Bc  query rows and key columns of an attention tile: Br = 4·MR; Bc the largest multiple of W and Bq, at most 256, whose
+            Br×Bc scores leave a third of L1 to what streams past them. Usual lengths are powers of two: a Bc that divides them
+            leaves no short tile at the end
+    Bq      query rows that see a tile of keys and values, which L2 holds, before the next one is fetched: 4·Br
     KC      depth of a matmul panel: a KC×W panel of B and an MR×KC panel of A fill L1 together
     MC      rows of a packed block of A: multiple of Br, an eighth of L2
-    NC      columns of a packed block of B: multiple of W, KC×NC elements in the core's share of L3
+    NC      columns of B that a packed block of A is used for: multiple of W, KC×NC elements as large as L2
     """
     row, size = isa_named(isa), element_bytes(dtype)
     v = row.lanes(dtype)
@@ -96,8 +97,9 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     spare = nv + (1 if row.fma else 3)
     mr = next(r for r in ROWS if r * nv <= row.registers - spare)
     br = 4 * mr
-    bc = max(lcm(w, br), min(COLUMNS, caches.l1 // 2 // (br * size)) // lcm(w, br) * lcm(w, br))
+    bq = 4 * br
+    bc = max(lcm(w, bq), min(COLUMNS, caches.l1 * 2 // 3 // (br * size)) // lcm(w, bq) * lcm(w, bq))
     kc = max(DEPTH, caches.l1 // ((mr + w) * size) // DEPTH * DEPTH)
     mc = max(br, caches.l2 // 8 // (kc * size) // br * br)
-    nc = max(w, caches.l3 // (kc * size) // w * w)
-    return {"V": v, "NV": nv, "W": w, "MR": mr, "Br": br, "Bc": bc, "KC": kc, "MC": mc, "NC": nc}
+    nc = max(w, caches.l2 // (kc * size) // w * w)
+    return {"V": v, "NV": nv, "W": w, "MR": mr, "Br": br, "Bq": bq, "Bc": bc, "KC": kc, "MC": mc, "NC": nc}
