@@ -22,6 +22,7 @@ def softmax_unsafe():
 
 
 COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
+PAIR = (normal("w", "ik", op("*", 2, ref("S", "i", "k"))), TOTAL, normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k")))))
 SCRIPTS = {
     "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
     "parts in order": (matmul, [SPLIT, ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("bind", {"axis": "ko", "kind": "parallel", "only": "p"})]),
@@ -45,6 +46,10 @@ SCRIPTS = {
         ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),
     ]),
     "the rows of a triangle's columns": (lambda: causal(COLUMNS, outputs=("t", "c")), [("reorder", {"order": ["k", "i"]}), ("skip", {"axis": "i", "mask": "s"})]),
+    "whoever has a term": (matmul, [("reorder", {"order": ["k", "i", "j"], "only": "x"}), ("atomic", {"definition": "x"}), ("bind", {"axis": "k", "kind": "parallel"})]),
+    "the owner instead": (lambda: kernel(*(n for n in PAIR), outputs=("t", "c")), [
+        ("fuse", {"axis": "i", "only": ["t", "c"]}), ("atomic", {"definition": "c"}), ("own", {"definition": "c", "order": ["k", "i"], "parallel": "k"}), ("bind", {"axis": "i", "kind": "parallel", "only": "t"}),
+    ]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
@@ -84,6 +89,9 @@ def test_what_they_make():
     assert "w2" in definitions(last("recompute for an owner").kernel.body)
     assert any(isinstance(s, Loop) and s.kind == "parallel" for s in statements(last("parts in order").kernel.body))
     assert last("streamed").title == "stream(array=y)"
+    shared, owned = (last(n).kernel for n in ("whoever has a term", "the owner instead"))
+    assert "atomic +=" in show(shared) and "atomic" not in show(owned)
+    assert {s.var for s in statements(owned.body) if isinstance(s, Loop) and s.kind == "parallel"} == {"i", "k"}
 
 
 def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():

@@ -138,6 +138,15 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (retarget_first(after(softmax, SPLIT, FUSE_I), "t", value=Num(1.0)), "privatise", {"definition": "t", "lane": "kl", "at": "ko"}, "t does not start at 0"),
     (updated(op("+", ref("t", "i"), 1)), "privatise", {"definition": "t", "lane": "kl", "at": "ko"}, "updates it by .*, which is no sum and no scaling"),
     (updated(op("+", ref("t", "i"), 1), target=ref("z", "i")), "privatise", {"definition": "t", "lane": "kl", "at": "ko"}, "reads t in the loop"),
+    # who folds
+    (matmul, "atomic", {"definition": "y"}, "atomic y: y has 0 folds, one is needed"),
+    (softmax, "atomic", {"definition": "m"}, "m is a max into workspace m"),
+    (after(matmul, SPLIT_J, ("pad_extent", {"array": "x", "dim": 1, "to": 4}), ("stage", {"array": "B", "into": "Bt", "index": ["jo", "k", "jl"], "fill": 0}), ("pad", {"axis": "jl", "only": "x"}), ("reorder", {"order": ["i", "jo", "k", "jl"], "only": "x"}), ("bind", {"axis": "jl", "kind": "lane", "only": "x"})), "atomic", {"definition": "x"}, "lanes jl have no atomic update"),
+    (after(matmul, SPLIT_J, ("pad_extent", {"array": "x", "dim": 1, "to": 4}), ("stage", {"array": "B", "into": "Bt", "index": ["jo", "k", "jl"], "fill": 0}), ("pad", {"axis": "jl", "only": "x"}), ("reorder", {"order": ["i", "jo", "k", "jl"], "only": "x"}), ("atomic", {"definition": "x"})), "bind", {"axis": "jl", "kind": "lane", "only": "x"}, "the update of x is atomic: lanes have none"),
+    (after(softmax, ("fuse", {"axis": "i", "only": ["w", "t"]})), "own", {"definition": "t", "order": ["i", "k"], "parallel": "i"}, "own t w: w is made in the nest that t leaves"),
+    (after(softmax, ("reorder", {"order": ["i", "k", "e"], "only": ["t", "o"]}), ("fuse", {"axis": "i", "only": ["t", "o", "r"]})), "own", {"definition": "o", "order": ["e", "k", "i"], "parallel": "e"}, "others touch o in the nest that o leaves"),
+    (retarget(matmul, "x", value=op("+", ref("x", "j", "i"), 1), only=Accumulate), "own", {"definition": "x", "order": ["j", "i", "k"], "parallel": "j"}, "x reads .'x'. while writing it"),
+    (matmul, "own", {"definition": "x", "order": ["k", "i", "j"], "parallel": "k"}, "own x k: race: iterations over k share x"),
     # storage
     (matmul, "contract", {"array": "y"}, "contract y: y is an output"),
     (matmul, "contract", {"array": "x"}, "contract x: no loop encloses all accesses of x"),
@@ -213,6 +222,20 @@ def test_a_condition_names_an_option_of_the_form():
     assert len(apply_script(matmul(), [{**item, "when": "not causal"}], {}, {"causal": None})) == 1
 
 
+def test_a_refusal_can_be_asked_for():
+    """The derivation then shows what the next lift is the answer to; the loop nest stays."""
+    race = {"bind": {"axis": "k", "kind": "parallel"}, "refused": "race"}
+    tried, done = apply_script(matmul(), [race, {"fuse": {"axis": "i"}}], {}, {})
+    assert tried.kernel == matmul() and "race: iterations over k share x" in tried.refusal and not done.refusal
+    with pytest.raises(LiftError, match="lift 1, bind x k: race"):
+        apply_script(matmul(), [{**race, "refused": "another reason"}], {}, {})
+    with pytest.raises(LiftError, match=r"lift 1, fuse: the script says that it is refused .race., but it is legal"):
+        apply_script(matmul(), [LEGAL], {}, {})
+
+
+LEGAL = {"fuse": {"axis": "i"}, "refused": "race"}
+
+
 @pytest.mark.parametrize(("make", "lift", "arguments", "message"), CASES, ids=[f"{n} {l}" for n, (_, l, _, _) in enumerate(CASES)])
 def test_refusals(make, lift, arguments, message):
     with pytest.raises(LiftError, match=f"(?s){message}"):
@@ -241,7 +264,7 @@ def raised_at(make, item):
 
 def test_every_refusal_is_tested():
     covered = {raised_at(make, {lift: arguments}) for make, lift, arguments, _ in CASES}
-    covered |= {raised_at(matmul, {"fuse": {"axis": "i"}, "when": "causal"})} | {("script.py", line) for line in rewrapped()}
+    covered |= {raised_at(matmul, item) for item in ({"fuse": {"axis": "i"}, "when": "causal"}, LEGAL)} | {("script.py", line) for line in rewrapped()}
     missing = sorted(raising_lines() - covered)
     assert not missing, f"no test reaches {missing}"
 

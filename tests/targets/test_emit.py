@@ -65,6 +65,12 @@ def test_guarded_lanes_and_folds(unit, tmp_path):
     check(tiles.row_sums(v), unit, sizes, tmp_path, tolerance=4)
 
 
+@pytest.mark.parametrize("unit", [u for u in UNITS if u[1] == "plain"], ids="-".join)
+def test_shared_sums(unit, tmp_path):
+    """Wrong by whole terms where an update is lost: many short iterations on three threads."""
+    check(tiles.shared(), unit, [{"n": n, "m": m} for n, m in ((0, 2), (1, 1), (5000, 3))], tmp_path, tolerance=64)
+
+
 @pytest.mark.parametrize("unit", UNITS, ids="-".join)
 def test_register_tile_with_packed_operands(unit, tmp_path):
     v = lanes(*unit[1:])

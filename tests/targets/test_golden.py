@@ -12,7 +12,7 @@ from moapipe.targets.emit import emit
 from moapipe.targets.table import TARGETS
 
 KERNELS = {"product": tiles.product(2, 2, 2), "masked_rows": tiles.masked_rows(2, 4), "panels": tiles.panels(2), "copied": tiles.copied(2),
-           "packed": tiles.packed(2)}
+           "packed": tiles.packed(2), "shared": tiles.shared()}
 CASES = [(name, target) for name in KERNELS for target in TARGETS]
 
 

@@ -120,6 +120,15 @@ def packed(edge: int) -> Kernel:
     return Kernel("packed", ("n", "m"), arrays, (start, first, blocks, unset, guarded))
 
 
+def shared() -> Kernel:
+    """Sums that all iterations of a parallel loop add to: s[j] = Σ_i x[i, j], t[j] = Σ_i 2·x[i, j] where j < i, indivisibly."""
+    zero = loop("j0", "m", *(Assign(ref(a, "j0"), Num(0.0), (), a) for a in ("s", "t")), kind="parallel")
+    x = ref("x", "i", "j")
+    update = [Accumulate(SUM, ref("s", "j"), x, (), "s", (), True), Accumulate(SUM, ref("t", "j"), op("*", 2.0, x), (op("<", "j", "i"),), "t", (), True)]
+    body = (zero, loop("i", "n", loop("j", "m", *update), kind="parallel"))
+    return Kernel("shared", ("n", "m"), (array("x", "input", "n", "m"), array("s", "output", "m"), array("t", "output", "m")), body)
+
+
 def functions(names: Iterable[str], kind: str, v: int) -> Kernel:
     """Functions of FUNCS on every element of a, b (and a condition on them), in lane loops or serial ones: y0, y1, … in order."""
     i = add(multiply("io", 2 * v), "l")

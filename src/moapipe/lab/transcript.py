@@ -96,7 +96,9 @@ def said(law: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=512)
 def _scheduled(s: Schedule) -> Mapping[str, Any]:
-    lifts = [{"lift": x.lift, "title": x.title, "text": LIFTS[x.lift].text, "onf": show(x.kernel), "hash": onf_hash(x.kernel)} for x in s.lifts]
+    lifts = [
+        {"lift": x.lift, "title": x.title, "text": LIFTS[x.lift].text, "refusal": x.refusal, "onf": show(x.kernel), "hash": onf_hash(x.kernel)} for x in s.lifts
+    ]
     return {
         "params": dict(s.params), "laws": [_law(x) for x in s.laws], "naive": {"onf": show(s.naive), "hash": onf_hash(s.naive)},
         "lifts": lifts, "onf": {"text": show(s.kernel), "hash": s.hash},
@@ -182,6 +184,9 @@ def _markdown_schedule(s: Schedule) -> tuple[str, ...]:
     before = show(s.naive)
     for k, x in enumerate(s.lifts, 1):
         after = show(x.kernel)
+        if x.refusal:
+            out += [f"### Lift {k}, refused: {x.title}", "", *fenced(x.refusal)]
+            continue
         out += [f"### Lift {k}: {x.title}", "", LIFTS[x.lift].text.replace("\n", " "), "", *fenced(_changes(before, after), "diff")]
         before = after
     out += ["### The loop nest", "", f"Hash `{s.hash}`.", "", *fenced(before)]

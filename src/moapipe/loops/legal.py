@@ -247,9 +247,15 @@ def _separates(loop: Loop, touched: Sequence[Access], dim: int) -> bool:
 
 
 def carried(loop: Loop) -> tuple[str, ...]:
-    """Arrays that outlive an iteration, are written in the loop, and are not split among its iterations: races and folds."""
+    """Arrays that outlive an iteration, are written in the loop, are not split among its iterations and not only updated
+    atomically there: races and folds."""
     local = {s.array for s in statements(loop.body) if isinstance(s, Alloc)}
-    return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x)))
+    return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x) and not _atomic(loop, x)))
+
+
+def _atomic(loop: Loop, array: str) -> bool:
+    """Every access in the loop is an atomic update."""
+    return all(x.store and isinstance(x.leaf, Accumulate) and x.leaf.atomic for x in accesses(loop.body, array))
 
 
 def permutable(bottom: Body, loops: Sequence[Loop]) -> str:
@@ -271,8 +277,8 @@ def permutable(bottom: Body, loops: Sequence[Loop]) -> str:
 
 # ------------------------------------------------------------------ values past an edge
 
-Beyond = float | Literal["finite", "below", "unknown"]
-"""A number; or finite; or finite or -inf ("below"); or anything."""
+Beyond = float | Literal["finite", "below", "above", "unknown"]
+"""A number; or finite; or finite or -inf ("below"); or finite or inf ("above"); or anything."""
 
 
 def beyond(e: Scalar, arrays: Mapping[str, Beyond], false: frozenset[Scalar]) -> Beyond:
@@ -327,8 +333,10 @@ def _join(a: Beyond, b: Beyond) -> Beyond:
         return a
     if _is_finite(a) and _is_finite(b):
         return "finite"
-    low = [v in ("below", -inf) or _is_finite(v) for v in (a, b)]
-    return "below" if all(low) else "unknown"
+    for name, end in (("below", -inf), ("above", inf)):
+        if all(v in (name, end) or _is_finite(v) for v in (a, b)):
+            return name  # type: ignore[return-value]
+    return "unknown"
 
 
 def _beyond_op(name: str, args: list[Beyond]) -> Beyond:
@@ -337,8 +345,10 @@ def _beyond_op(name: str, args: list[Beyond]) -> Beyond:
             return 0.0
         case "*", [a, b] if isinstance(a, float) and isinstance(b, float) and a == -inf and b > 0:
             return -inf
-        case ("+" | "-"), [a, b] if a == -inf and _is_finite(b):
+        case ("+" | "-"), [a, b] if a == -inf and (_is_finite(b) or (name == "-" and b == "above")):
             return -inf
+        case "-", [a, b] if b in ("above", inf) and (_is_finite(a) or a == "below"):
+            return "below"
         case "+", [a, b] if b == -inf and _is_finite(a):
             return -inf
         case ("+" | "-"), ["below", b] if _is_finite(b):

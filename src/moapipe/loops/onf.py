@@ -81,7 +81,8 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """target ← target ⊕ value with the monoid's function (`sum`: +, `max`: max), where every atom of `where` holds."""
+    """target ← target ⊕ value with the monoid's function (`sum`: +, `max`: max), where every atom of `where` holds. `atomic`: iterations
+    of a parallel loop share the target, and each update is indivisible; their order, and so the rounding, is left open."""
 
     monoid: str
     target: Ref
@@ -89,6 +90,7 @@ class Accumulate:
     where: tuple[Scalar, ...] = ()
     name: str = ""
     ahead: tuple[Ref, ...] = ()
+    atomic: bool = False
 
 
 Leaf = Assign | Accumulate
@@ -246,7 +248,7 @@ def _show_body(body: Body, depth: int, lines: list[str]) -> None:
             case Alloc():
                 lines.append(f"{pad}alloc {s.array}")
             case Assign() | Accumulate():
-                sign = "=" if isinstance(s, Assign) else _SIGN[s.monoid]
+                sign = "=" if isinstance(s, Assign) else f"{'atomic ' if s.atomic else ''}{_SIGN[s.monoid]}"
                 where = f"  where {' and '.join(map(text, s.where))}" if s.where else ""
                 ahead = f"  ahead {', '.join(map(text, s.ahead))}" if s.ahead else ""
                 lines.append(f"{pad}{text(s.target)} {sign} {text(s.value)}{where}{ahead}    # {s.name}")

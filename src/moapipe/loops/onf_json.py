@@ -84,7 +84,7 @@ def _statement(s: Stmt) -> dict[str, Any]:
         case Alloc():
             return {"alloc": s.array}
         case Assign() | Accumulate():
-            fold = {"fold": s.monoid} if isinstance(s, Accumulate) else {}
+            fold = {"fold": s.monoid, **({"atomic": True} if s.atomic else {})} if isinstance(s, Accumulate) else {}
             where = {"where": [_scalar(w) for w in s.where]} if s.where else {}
             ahead = {"ahead": [_scalar(r) for r in s.ahead]} if s.ahead else {}
             return {**fold, "target": _scalar(s.target), "value": _scalar(s.value), **where, "name": s.name, **ahead}
@@ -108,5 +108,7 @@ def _read_statement(s: Mapping[str, Any]) -> Stmt:
             to, where = _read(target), tuple(map(_read, s.get("where", ())))
             ahead = tuple(r for r in map(_read, s.get("ahead", ())) if isinstance(r, Ref))
             if isinstance(to, Ref):
-                return Accumulate(s["fold"], to, _read(value), where, name, ahead) if "fold" in s else Assign(to, _read(value), where, name, ahead)
+                if "fold" in s:
+                    return Accumulate(s["fold"], to, _read(value), where, name, ahead, s.get("atomic", False))
+                return Assign(to, _read(value), where, name, ahead)
     raise LiftError(f"cannot read the statement {sorted(s)} of a stored loop nest", hint="derive the kernel again")

@@ -126,6 +126,7 @@ C = Target(
     name="c", source="kernel.c", lanes="vectors", indexing="flat", lazy=True, strips={}, fold_case=False,
     prefixes={"array": "", "size": "", "loop": ""}, reserved=RESERVED, signs=SIGNS, scalar=SCALAR, vector=VECTOR, integer=INTEGER,
     narrow="{0}", cast="((real)({0}))", element="{0}[{1}]", exclusive=True, address="&{0}", comment="/* {0} */", assign="{0} = {1};",
+    atomic=("#pragma omp atomic", "{0} += {1};"),
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: (),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,

@@ -213,6 +213,7 @@ FORTRAN = Target(
     name="fortran", source="kernel.f90", lanes="loops", indexing="nested", lazy=False, strips=STRIPS, fold_case=True,
     prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
     narrow="{0}_ik", cast="real({0}, rk)", element="{0}({1})", exclusive=False, address="{0}", comment="! {0}", assign="{0} = {1}",
+    atomic=("!$omp atomic", "{0} = {0} + ({1})"),
     loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=hints,
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",

@@ -246,7 +246,12 @@ class Walker:
 
     def scalar_leaf(self, s: Leaf, scope: Scope, depth: int) -> None:
         place, _ = self.writer.place(s.target, scope)
-        self.assign(depth, place, self.combined(s, Text(place), self.writer.value(s.value, scope)).text)
+        value = self.writer.value(s.value, scope)
+        if isinstance(s, Accumulate) and s.atomic:
+            for form in self.target.atomic:
+                self.line(depth, form, place, value.text)
+        else:
+            self.assign(depth, place, self.combined(s, Text(place), value).text)
 
     def combined(self, s: Leaf, old: Text, value: Text) -> Text:
         return self.writer.apply(MONOIDS[s.monoid], (old, value)) if isinstance(s, Accumulate) else value

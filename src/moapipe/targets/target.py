@@ -119,6 +119,7 @@ class Target:
     strips     functions that a lane loop computes as a block, by a procedure
     scalar, vector, integer   templates {0} {1} {2} of the functions on elements, on vectors and on 64-bit integers;
                a missing vector function makes its lane loop a scalar loop
+    atomic     lines that add the value {1} to the place {0} indivisibly
     prepare    rewrites the loop nest into what the language can write
     compiler, flags   how a build calls it
     environment   variables that the compiler must see, NAME=value
@@ -147,6 +148,7 @@ class Target:
     address: str
     comment: str
     assign: str
+    atomic: tuple[str, ...]
     loop: tuple[str, str]
     stride: str
     branch: tuple[str, str, str]

@@ -24,6 +24,7 @@ from moapipe.loops.lift.scope import (
     some_of,
 )
 from moapipe.loops.onf import (
+    Accumulate,
     Body,
     If,
     Kernel,
@@ -84,7 +85,6 @@ def reorder(k: Kernel, *, order: Names, only: Names = ()) -> Kernel:
     """Sort the loops of every perfect nest around leaves by one order of axes. Legal when bounds stay in scope and the
     leaves are permutable: folds commute, nothing is read at another place or stored twice."""
     known(k, "reorder", only)
-    place = {v: i for i, v in enumerate(order)}
     found: list[str] = []
 
     def go(body: Body) -> Body:
@@ -99,7 +99,7 @@ def reorder(k: Kernel, *, order: Names, only: Names = ()) -> Kernel:
                 continue
             chosen = all_of(inner, only)
             found.extend(definitions(inner) if chosen else ())
-            out += nest(_sorted(loops, inner, place) if chosen else loops, inner)
+            out += nest(_reordered(loops, inner, order) if chosen else loops, inner)
         return tuple(out)
 
     body = go(k.body)
@@ -108,19 +108,24 @@ def reorder(k: Kernel, *, order: Names, only: Names = ()) -> Kernel:
     return replace(k, body=body)
 
 
-def _sorted(loops: tuple[Loop, ...], bottom: Body, place: dict[str, int]) -> tuple[Loop, ...]:
+def _reordered(loops: tuple[Loop, ...], bottom: Body, order: Names) -> tuple[Loop, ...]:
     name = listed(definitions(bottom))
-    if missing := [l.var for l in loops if l.var not in place]:
-        raise refusal("reorder", name, f"axes {listed(missing)} are not in the order", f"its axes are {', '.join(l.var for l in loops)}")
-    new = tuple(sorted(loops, key=lambda l: place[l.var]))
-    if new == loops:
-        return loops
-    if why := permutable(bottom, loops):
+    new = sorted_loops("reorder", name, loops, order)
+    if new != loops and (why := permutable(bottom, loops)):
         raise refusal("reorder", name, why)
+    return new
+
+
+def sorted_loops(lift: str, name: str, loops: tuple[Loop, ...], order: Names) -> tuple[Loop, ...]:
+    """The loops around `name` in the order of axes; refused when one is not in it, or needs one that comes after it."""
+    place = {v: i for i, v in enumerate(order)}
+    if missing := [l.var for l in loops if l.var not in place]:
+        raise refusal(lift, name, f"axes {listed(missing)} are not in the order", f"its axes are {', '.join(l.var for l in loops)}")
+    new = tuple(sorted(loops, key=lambda l: place[l.var]))
     for i, l in enumerate(new):
         later = {x.var for x in new[i:]}
         if loose := (variables(l.lo) | variables(l.hi)) & later:
-            raise refusal("reorder", f"{name} {l.var}", f"the bound {text(l.hi)} of {l.var} needs {listed(loose)} outside it")
+            raise refusal(lift, f"{name} {l.var}", f"the bound {text(l.hi)} of {l.var} needs {listed(loose)} outside it")
     return new
 
 
@@ -298,7 +303,7 @@ def reverse(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:
     return replace(k, body=body)
 
 
-_REMEDIES = "privatise it and fold the parts in order, accumulate_in a private array, or re-parallelise over the output's own axes (recompute)"
+_REMEDIES = "privatise it and fold the parts in order, accumulate_in a private array, recompute for an owner and let it own the fold, or atomic"
 
 
 def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = "", schedule: Schedule = "static") -> Kernel:
@@ -329,6 +334,8 @@ def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = ""
 def _lane(s: Loop) -> None:
     """Refuse a lane loop whose leaves are guarded on the lane or index anything with a stride other than 1."""
     for leaf, _, _ in leaves(s.body):
+        if isinstance(leaf, Accumulate) and leaf.atomic:
+            raise refusal("bind", f"{leaf.name} {s.var}", f"the update of {leaf.target.array} is atomic: lanes have none", "leave the axis serial")
         if guards := [text(w) for w in leaf.where if s.var in variables(w)]:
             raise refusal("bind", f"{leaf.name} {s.var}", f"lanes cannot be guarded one by one: {', '.join(guards)}", "pad, or split_range first")
     if any(isinstance(q, Loop | If) for q in s.body):

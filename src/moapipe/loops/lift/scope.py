@@ -13,6 +13,7 @@ from moapipe.algebra.scalar import Num, Op, Ref, Scalar, references, substitute,
 from moapipe.errors import LiftError
 from moapipe.loops.legal import always
 from moapipe.loops.onf import (
+    Accumulate,
     Alloc,
     Array,
     Assign,
@@ -155,6 +156,15 @@ def only_leaf(body: Body, name: str, lift: str) -> tuple[Leaf, tuple[Loop, ...]]
     found = [(leaf, loops) for leaf, loops, _ in leaves(body) if leaf.name == name]
     if len(found) != 1:
         raise refusal(lift, name, f"{name} has {len(found)} leaves, one is needed", f"definitions are {listed(definitions(body))}")
+    return found[0]
+
+
+def only_fold(k: Kernel, name: str, lift: str) -> tuple[Accumulate, tuple[Loop, ...]]:
+    """The one accumulation of a definition and its loops."""
+    known(k, lift, (name,))
+    found = [(leaf, loops) for leaf, loops, _ in leaves(k.body) if leaf.name == name and isinstance(leaf, Accumulate)]
+    if len(found) != 1:
+        raise refusal(lift, name, f"{name} has {len(found)} folds, one is needed")
     return found[0]
 
 

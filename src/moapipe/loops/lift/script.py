@@ -19,6 +19,7 @@ from moapipe.loops.lift.edge import hoist_mask, mask, pad, skip
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, split_fold
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
 from moapipe.loops.lift.online import online
+from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
 from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, prefetch, stream
@@ -37,11 +38,13 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class LiftStep:
-    """A lift as it was applied: its arguments with all numbers worked out, and the kernel that it gave."""
+    """A lift as it was applied: its arguments with all numbers worked out, and the kernel that it gave. With `refusal`, why it is
+    not legal here: it was tried to show that, and the kernel is the one before."""
 
     lift: str
     arguments: tuple[tuple[str, Any], ...]
     kernel: Kernel
+    refusal: str = ""
 
     @property
     def title(self) -> str:
@@ -58,7 +61,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
-    online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute,
+    online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, atomic, own,
     contract, alias, block, layout, pad_extent, stream, prefetch, stage, fill,
     mask, pad, hoist_mask, skip,
     register_tile, sink_scale,
@@ -71,8 +74,9 @@ def apply_script(
 ) -> tuple[LiftStep, ...]:
     """Apply a variant's lifts in order; every result is verified.
 
-    An item is {lift: {argument: value}}, with `when: option` or `when: not option` for lifts that only some forms need.
-    Raises LiftError with the item's number and name, for an unknown lift or argument and for every refusal.
+    An item is {lift: {argument: value}}, with `when: option` or `when: not option` for lifts that only some forms need, and with
+    `refused: words` for one that is not legal here and says so in these words: what the next lift is the answer to.
+    Raises LiftError with the item's number and name, for an unknown lift or argument and for every other refusal.
     """
     steps: list[LiftStep] = []
     for n, item in enumerate(script, 1):
@@ -81,16 +85,28 @@ def apply_script(
             continue
         try:
             given = _arguments(LIFTS[name], arguments, params, kernel)
-            kernel = LIFTS[name].apply(kernel, **given)
+            refused = _refusal(kernel, name, given, str(item["refused"])) if "refused" in item else ""
+            kernel = kernel if refused else LIFTS[name].apply(kernel, **given)
             verify(kernel)
         except LiftError as e:
             raise LiftError(e.message, where=f"lift {n}, {e.where or name}", hint=e.hint) from e
-        steps.append(LiftStep(name, tuple(given.items()), kernel))
+        steps.append(LiftStep(name, tuple(given.items()), kernel, refused))
     return tuple(steps)
 
 
+def _refusal(kernel: Kernel, name: str, given: Mapping[str, Any], words: str) -> str:
+    """The lift's own refusal as text, which must hold the words; LiftError when the lift is legal."""
+    try:
+        LIFTS[name].apply(kernel, **given)
+    except LiftError as e:
+        if words not in e.message:
+            raise
+        return str(e)
+    raise LiftError(f"the script says that it is refused ({words}), but it is legal", where=name, hint="take `refused` away")
+
+
 def _item(item: Mapping[str, Any], n: int, form: Mapping[str, Any]) -> tuple[bool, str, Mapping[str, Any]]:
-    names = [key for key in item if key != "when"]
+    names = [key for key in item if key not in ("when", "refused")]
     if len(names) != 1 or names[0] not in LIFTS:
         raise LiftError(f"unknown lift {listed(names)}", where=f"lift {n}", hint=f"lifts are {listed(LIFTS)}")
     arguments = item[names[0]] or {}
