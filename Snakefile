@@ -4,13 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from moapipe.lab import experiment, kernel
+from moapipe.lab import experiment, kernel, request
 
 ROOT = Path(workflow.basedir)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the moapipe of this environment
 
 config.setdefault("experiment", "config/smoke.yaml")
-EXPERIMENT = experiment.read(config["experiment"], ROOT)
+EXPERIMENT = experiment.read(config["experiment"], ROOT, config.get("machine", ""))  # a cluster's profile names its machine
 MACHINE = EXPERIMENT.file.machine
 GROUPS = experiment.groups(EXPERIMENT)
 BUILDS = experiment.builds(EXPERIMENT)
@@ -19,9 +19,11 @@ AXES = "{kernel}/{form}/{variant}/{target}/{isa}/{dtype}"
 GROUP = "{kernel}/{form}/{dtype}"
 HERE = f"results/{EXPERIMENT.name}/{MACHINE}"
 NAMES = "{wildcards.kernel} --form {wildcards.form} --variant {wildcards.variant} --target {wildcards.target} --isa {wildcards.isa} --dtype {wildcards.dtype}"
-OF = f"--experiment {EXPERIMENT.where}"
+OF = f"--experiment {EXPERIMENT.where} --machine {MACHINE}"
 GROUP_NAMES = f"{{wildcards.kernel}} --form {{wildcards.form}} --dtype {{wildcards.dtype}} {OF}"
 
+SMALL = request.resources(EXPERIMENT, "prepare")
+MEASURING = request.resources(EXPERIMENT, "calibrate")
 
 build_of = lambda w: experiment.Build(w.kernel, w.form, w.variant, w.target, w.isa, w.dtype)
 group_of = lambda w: experiment.Group(w.kernel, w.form, w.dtype)
@@ -51,5 +53,5 @@ for target, files in TARGETS.items():
         input: files
 
 
-for stage in ("derive", "build", "validate", "predict", "bench", "report"):
-    include: f"workflow/rules/{stage}.smk"
+for part in ("cluster", *(f"rules/{stage}" for stage in ("derive", "build", "validate", "predict", "bench", "report"))):
+    include: f"workflow/{part}.smk"

@@ -15,7 +15,7 @@ from moapipe.machine.rate import Bandwidth, Calibration, Rates
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = Path(sys.executable).parent
-CARRIED = ("Snakefile", "workflow", "config", "kernels", "profiles", "src")
+CARRIED = ("Snakefile", "workflow", "config", "kernels", "profiles", "anvil", "delta", "src")
 TINY = """about: one kernel, small
 isa: avx2
 time_box_s: 0.3
@@ -74,7 +74,9 @@ def fresh(path: Path) -> Checkout:
     path.mkdir()
     for name in CARRIED:
         source = ROOT / name
-        if source.is_dir():
+        if source.is_symlink():
+            (path / name).symlink_to(source.readlink())
+        elif source.is_dir():
             shutil.copytree(source, path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy2(source, path / name)

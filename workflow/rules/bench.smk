@@ -11,8 +11,9 @@ rule bench:
         protocol=experiment.PROTOCOL,
     log:
         f"results/logs/{EXPERIMENT.name}/bench/{GROUP}.log",
-    threads: lambda w: workflow.cores
+    threads: lambda w: request.threads(EXPERIMENT, "bench", lambda: workflow.cores, group_of(w))
     resources:
         bench=1,
+        **request.resources(EXPERIMENT, "bench", group_of),
     shell:
         f"moapipe bench {GROUP_NAMES} 2>&1 | tee -i {{log}}"

@@ -9,5 +9,7 @@ rule build:
         code=kernel.code_digest("lab/build.py"),
     log:
         f"results/logs/build/{AXES}/{{machine}}.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe build {NAMES} --machine {{wildcards.machine}} --keep-going 2>&1 | tee -i {{log}}"

@@ -9,5 +9,7 @@ rule derive:
         meaning=lambda w: experiment.derive_digest(EXPERIMENT, build_of(w)),
     log:
         f"results/logs/derive/{AXES}.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe derive {NAMES} 2>&1 | tee -i {{log}}"

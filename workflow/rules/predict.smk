@@ -6,9 +6,10 @@ rule calibrate:
         protocol=experiment.PROTOCOL,
     log:
         "results/logs/calibrate/{machine}.log",
-    threads: lambda w: workflow.cores
+    threads: lambda w: request.threads(EXPERIMENT, "calibrate", lambda: workflow.cores)
     resources:
         bench=1,
+        **MEASURING,
     shell:
         "moapipe calibrate --machine {wildcards.machine} 2>&1 | tee -i {log}"
 
@@ -25,5 +26,7 @@ rule predict:
         code=kernel.code_digest("machine/predict.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/predict/{GROUP}.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe predict {GROUP_NAMES} 2>&1 | tee -i {{log}}"

@@ -11,6 +11,8 @@ rule collect:
         code=kernel.code_digest("lab/record.py", "report/metrics.py", "report/table.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/collect.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe collect {OF} 2>&1 | tee -i {{log}}"
 
@@ -25,6 +27,8 @@ rule chart:
         code=kernel.code_digest("report/charts.py", "report/metrics.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/chart.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe chart {OF} 2>&1 | tee -i {{log}}"
 
@@ -40,5 +44,7 @@ rule archive:
         code=kernel.code_digest("report"),
     log:
         f"results/logs/{EXPERIMENT.name}/archive.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe archive {OF} 2>&1 | tee -i {{log}}"

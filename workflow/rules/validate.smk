@@ -9,5 +9,7 @@ rule validate:
         code=kernel.code_digest("lab/validate.py"),
     log:
         f"results/logs/validate/{AXES}/{{machine}}.log",
+    resources:
+        **SMALL,
     shell:
         f"moapipe validate {NAMES} --machine {{wildcards.machine}} --keep-going 2>&1 | tee -i {{log}}"

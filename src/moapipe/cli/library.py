@@ -12,7 +12,9 @@ from moapipe.cli import axis
 from moapipe.errors import LabError
 from moapipe.lab import build as building
 from moapipe.lab import call as calling
+from moapipe.lab import module
 from moapipe.lab import validate as validating
+from moapipe.lab.experiment import machine_file
 from moapipe.lab.kernel import scan
 from moapipe.lab.place import built, root, validated
 from moapipe.lab.scenario import Level
@@ -27,6 +29,7 @@ def build(
     A compiler's refusal and a failing check are bad results: exit code 1, or 0 with --keep-going. So is, with it, a missing compiler.
     """
     here = root()
+    module.enter(machine_file(machine, here), machine, [target])
     b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
     try:
         result = building.build(b, here, machine)
@@ -50,6 +53,7 @@ def validate(
     A wrong result is a bad result: exit code 1, or 0 with --keep-going. Nothing that failed is ever timed.
     """
     here = root()
+    module.enter(machine_file(machine, here), machine, [target])
     b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
     result = validating.validate(b, here, machine, level)
     if result.passed:
@@ -73,6 +77,7 @@ def call(
     machine: axis.Machine = "local",
 ) -> None:
     """Run any stage of a kernel on your own arrays; from Python: moapipe.lab.call.call("attention_forward", Q=q, K=k, V=v, target="c")."""
+    module.enter(machine_file(machine, root()), machine, [target])
     made = calling.call_file(kernel, input, output, target=target, variant=variant, form=form, dtype=dtype, isa=isa, threads=threads, machine=machine)
     print(f"{output}: {', '.join(f'{name} {value.dtype}{list(value.shape)}' for name, value in made.items())}")
 

@@ -7,7 +7,7 @@ import time
 from moapipe.cli import axis
 from moapipe.lab import bench as benching
 from moapipe.lab import calibrate as calibrating
-from moapipe.lab import experiment, forecast
+from moapipe.lab import experiment, forecast, module
 from moapipe.lab.experiment import Experiment, Group
 from moapipe.lab.lock import alone
 from moapipe.lab.place import calibrated, predicted, recorded, root
@@ -15,27 +15,33 @@ from moapipe.lab.place import calibrated, predicted, recorded, root
 
 def calibrate(machine: axis.Machine = "local") -> None:
     """Measure this machine's rates, alone on it: multiply-adds, exponentials, bandwidth of every level, parallel regions, clock."""
+    module.enter(experiment.machine_file(machine, root()), machine, ["c"])
     with alone(f"calibrate {machine}", say):
         for line in calibrating.lines(calibrating.calibrate(machine, root())):
             say(line)
     say(f"calibrated {machine}: {calibrated(machine)}")
 
 
-def predict(kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+def predict(
+    kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: axis.OnMachine = "",
+) -> None:
     """Predict every case of a bench group from its loop nests and the calibration, and freeze it: prediction.json."""
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     group = axis.group_of(e, kernel, form, dtype)
     forecast.forecast(e, group)
     say(f"predicted {group.path()}: {predicted(e, group)}")
 
 
-def bench(kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+def bench(
+    kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: axis.OnMachine = "",
+) -> None:
     """Measure a bench group: every variant and language and PyTorch in turn, each in its own process, alone on the machine.
 
     A record of the very same libraries, prediction and run axes is kept as it is.
     """
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     group = axis.group_of(e, kernel, form, dtype)
+    module.enter(e.machine, e.file.machine, sorted({b.target for b in experiment.builds(e, group)}))
     begin = time.monotonic()
     benching.bench(e, group, say)
     say(f"measured {group.path()}: {recorded(e, group)}{remaining(e, group, time.monotonic() - begin)}")

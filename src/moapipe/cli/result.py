@@ -24,9 +24,9 @@ from moapipe.report.metrics import status
 FAILURES = ("build_failed", "gate_failed", "validation_failed", "crashed")
 
 
-def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: axis.OnMachine = "") -> None:
     """Join the experiment's records, predictions and validations: dataset.nc, and table.txt beside it."""
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     place = e.root / folder(e)
     groups = experiment.groups(e)
     predictions = [row for g in groups for row in forecast.read(e.root / predicted(e, g))]
@@ -37,9 +37,9 @@ def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
     print(f"collected {data.sizes['case']} cases: {folder(e) / 'dataset.nc'}")
 
 
-def chart(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
+def chart(experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: axis.OnMachine = "") -> None:
     """Draw every chart of the experiment's dataset as JSON and SVG, all of them or none."""
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     place = e.root / folder(e)
     with tempfile.TemporaryDirectory(prefix=".charts-", dir=place) as work:
         written = charts.write_all(place / "dataset.nc", Path(work) / "charts")
@@ -50,13 +50,14 @@ def chart(experiment_name: axis.ExperimentName = "config/smoke.yaml") -> None:
 
 def archive(
     experiment_name: axis.ExperimentName = "config/smoke.yaml",
+    machine: axis.OnMachine = "",
     verify: Annotated[Path | None, typer.Option(help="An archive's folder: check every file against its manifest, and make nothing.", show_default=False)] = None,
 ) -> None:
     """Pack the experiment into results/archives, with a page that opens offline; or --verify an archive that is there."""
     if verify is not None:
         _verify(verify)
         return
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     config = (e.root / e.where, e.root / "config" / "machines" / f"{e.file.machine}.yaml")
     made = archiving.make(archiving.Material(e.root, e.name, e.file.machine, config))
     write_text(e.root / folder(e) / "archive.txt", f"{made.relative_to(e.root).as_posix()}\n")
@@ -76,12 +77,12 @@ def _verify(place: Path) -> None:
 Named = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, config/NAME.yaml.")]
 
 
-def table(experiment_name: Named = "config/smoke.yaml") -> None:
+def table(experiment_name: Named = "config/smoke.yaml", machine: axis.OnMachine = "") -> None:
     """Print the experiment's table, the reason of every case without a time, and the path of its page.
 
     Exit code 1 when a build, its check or its validation failed: such a run is not a good run, however much of it was measured.
     """
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     dataset = e.root / folder(e) / "dataset.nc"
     tables.print_table(dataset)
     print(f"\npage: {page(e)}")
@@ -90,9 +91,9 @@ def table(experiment_name: Named = "config/smoke.yaml") -> None:
         raise typer.Exit(1)
 
 
-def bars(experiment_name: Named = "config/bars.yaml") -> None:
+def bars(experiment_name: Named = "config/bars.yaml", machine: axis.OnMachine = "") -> None:
     """Compare the experiment's ratios with the floors of report.bar; exit code 1 when one is not met."""
-    e = experiment.read(experiment_name, root())
+    e = experiment.read(experiment_name, root(), machine)
     rows = bar.judge(record.read(e.root / folder(e) / "dataset.nc"))
     if not rows:
         raise ConfigError("no bar has a case in this experiment", where=e.where, hint="config/bars.yaml has one for each")

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from moapipe.errors import ConfigError
+from moapipe.lab.cluster import Cluster
 from moapipe.lab.document import Strict, choose, load
 from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, engine_digest, scan, sizes_at, variant_digest
 from moapipe.machine.topology import native_isa
@@ -128,22 +129,25 @@ class ExperimentFile(Strict):
 
 
 class Compiler(Strict):
-    """One compiler: `command` is looked up in PATH; `flags` come after the target's own; `modules` and `package` are what the
-    message names when it is missing."""
+    """One compiler: `command` is looked up in PATH; `flags` come after the target's own; `package` is what the message names when it
+    is missing; `version` is what `--version` must say (empty: anything); `modules` are loaded instead of the machine's."""
 
     command: str
     flags: tuple[str, ...] = ()
     package: str = ""
+    version: str = ""
+    modules: tuple[str, ...] = ()
 
 
 class MachineFile(Strict):
     """config/machines/<name>.yaml: what cannot be probed. `isa` overrides what /proc/cpuinfo says; `modules` are environment
-    modules that hold the compilers; `cores` caps the threads that experiments may ask for (0: no cap)."""
+    modules, loaded in this order before anything is compiled or run; `cluster` is there when jobs go through Slurm."""
 
     about: str = ""
     isa: str = "auto"
     modules: tuple[str, ...] = ()
     compilers: dict[Literal["c", "fortran", "cuda"], Compiler]
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True)
@@ -165,21 +169,29 @@ class Experiment:
 # ------------------------------------------------------------------ reading
 
 
-def read(name: str, root: Path) -> Experiment:
-    """The experiment `config/<name>.yaml` (a path to a YAML file below `root` is its name too). ConfigError teaches."""
+def read(name: str, root: Path, machine: str = "") -> Experiment:
+    """The experiment `config/<name>.yaml` (a path to a YAML file below `root` is its name too), on `machine` when one is named instead
+    of its own. ConfigError teaches."""
     name = Path(name).stem
     where = f"config/{name}.yaml"
     file = load(ExperimentFile, root / "config" / f"{name}.yaml", where)
-    machine = machine_file(file.machine, root)
+    file = file.model_copy(update={"machine": machine or file.machine})
+    on = machine_file(file.machine, root)
     kernels = {k: scan(k, root) for k in file.kernels}
     for k, work in file.kernels.items():
         _check_work(kernels[k], work, f"{where}: kernels.{k}")
-    return Experiment(name, file, machine, resolve_isa(file.isa, machine, where), kernels, root)
+    return Experiment(name, file, on, resolve_isa(file.isa, on, where), kernels, root)
 
 
 def machine_file(name: str, root: Path) -> MachineFile:
-    """config/machines/<name>.yaml."""
-    return load(MachineFile, root / "config" / "machines" / f"{name}.yaml", f"config/machines/{name}.yaml")
+    """config/machines/<name>.yaml. ConfigError: not there, not right, or a cluster whose instruction set would be the login node's."""
+    where = f"config/machines/{name}.yaml"
+    file = load(MachineFile, root / where, where)
+    if file.cluster is not None:
+        file.cluster.check(where)
+        if file.isa == "auto":
+            raise ConfigError("isa: auto on a cluster is the login node's", where=where, hint=f"name that of its compute nodes: {', '.join(ISAS)}")
+    return file
 
 
 def resolve_isa(name: str, machine: MachineFile, where: str = "isa") -> str:

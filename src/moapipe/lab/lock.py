@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from moapipe.errors import LabError
+from moapipe.lab.slurm import measurable
 
 PLACE = Path("/tmp/moapipe-measures.lock")   # the same for all users and jobs of a machine, whatever their TMPDIR
 LIMIT_S = 4 * 3600.0
@@ -19,10 +20,12 @@ POLL_S = 0.5
 
 @contextlib.contextmanager
 def alone(what: str, say: Callable[[str], None] = print, *, place: Path = PLACE, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Hold the machine's lock. Waits with a message while another job measures; LabError after `limit_s` seconds.
+    """Hold the machine's lock. Waits with a message while another job measures; LabError after `limit_s` seconds, and at once
+    on a login node.
 
     The operating system frees the lock when its holder dies, however it dies.
     """
+    measurable()
     handle = _open(place)
     try:
         _wait(handle, place, say, limit_s)
