@@ -1,4 +1,4 @@
-"""The verbs that only make text: derive and show. They run on any machine for any other."""
+"""The verbs that only make text: derive, show and published. They run on any machine for any other."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from moapipe.lab.place import derived, root
 from moapipe.loops import account, onf
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.onf_json import to_json
+from moapipe.report import figure
+from moapipe.report import published as papers
 from moapipe.targets.isa import element_bytes
 
 Format = Literal["text", "json", "latex"]
@@ -68,14 +70,21 @@ def show(
 
 def _claims(kernel: str, here: Path, format: Format) -> str:
     """The published closed forms of one kernel, or of all."""
-    from moapipe.report import claim, published  # noqa: PLC0415  sympy takes half a second to load, and only this needs it
+    from moapipe.report import claim  # noqa: PLC0415  sympy takes half a second to load, and only this needs it
 
-    rows = [c for c in published.read().claims if kernel in ("", *(p.kernel for p in c.passes))]
+    rows = [c for c in papers.read().claims if kernel in ("", *(p.kernel for p in c.passes))]
     if not rows:
         raise ConfigError(f"the papers give no closed form for {kernel}", where="moapipe show --costs", hint="moapipe show --costs lists those that they give")
     passes = [[(f"{p.kernel} {p.form}", deriving.denotation(p.kernel, p.form, here).dnf) for p in c.passes] for c in rows]
     documents = [claim.document(claim.judge(c, dnfs)) for c, dnfs in zip(rows, passes, strict=True)]
     return json.dumps(documents, indent=1, ensure_ascii=False) if format == "json" else claim.show(documents)
+
+
+def published(format: Annotated[Literal["text", "json"], typer.Option(help="text or json.")] = "text") -> None:
+    """Print the papers' own measurements: what they predicted, what we predict, what they measured, and which of our predictions hold."""
+    found = papers.read()
+    rows = figure.rows(found, root())
+    print(json.dumps(rows, indent=1, ensure_ascii=False) if format == "json" else figure.text(rows, found.device.name))
 
 
 # ------------------------------------------------------------------ stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from moapipe.lab.document import Strict, choose, load
 
@@ -28,16 +29,56 @@ class Claim(Strict):
     source: str
 
 
+class Device(Strict):
+    """The processor that the figures were measured on, as `loops.lockstep.Device` takes it."""
+
+    name: str
+    cache_bytes: int
+    parts: int
+    sector_bytes: int
+    blocks: int
+
+
+Quantity = Literal["updates", "written", "read", "moved"]
+
+
+class Figure(Strict):
+    """A published measurement: of which build at which sizes, what was counted (`quantity`: a row of QUANTITIES; `launch`: only that
+    of one definition), what the papers predicted and what was measured. It is held if our prediction is `within` that share of it
+    (0: equal), or, without, if our bounds contain it. With `over` it is the ratio of this figure to another one, of the same name."""
+
+    name: str
+    kernel: str
+    form: str
+    variant: str
+    at: dict[str, int]
+    quantity: Quantity
+    launch: str = ""
+    over: str = ""
+    published: float | None = None
+    measured: float
+    within: float | None = None
+    dtype: Literal["f32", "f64"] = "f64"
+    job: int
+    note: str = ""
+
+
 class Published(Strict):
     """The whole file."""
 
     sources: dict[str, str]
     claims: tuple[Claim, ...]
+    device: Device
+    figures: tuple[Figure, ...]
 
 
 def read(path: Path = FILE) -> Published:
-    """The published figures. ConfigError: a key that nobody reads, or a source that is not listed."""
+    """The published figures. ConfigError: a key that nobody reads, or a source or figure that is not listed."""
     found = load(Published, path, path.name)
     for row in found.claims:
         choose(row.source, list(found.sources), "source", f"{path.name}: {row.name}")
+    names = [f.name for f in found.figures]
+    for figure in found.figures:
+        if figure.over:
+            choose(figure.over, names, "figure", f"{path.name}: {figure.name}")
     return found
