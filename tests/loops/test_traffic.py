@@ -11,7 +11,7 @@ from tests.loops.test_interpret import inputs_for
 from moapipe.algebra.scalar import op
 from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
-from moapipe.loops.onf import Accumulate, Assign, Kernel, Loop, map_statements
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Kernel, Loop, map_statements
 from moapipe.loops.traffic import Reuse, Traffic, simulate, traffic
 
 FACTOR = 2.0
@@ -74,6 +74,26 @@ def test_what_does_not_fit_is_read_again():
     small, large = (traffic(matmul(), {"n": n}, 8, c) for c in (square // 2, 2 * square))
     assert small == {"A": Traffic(square, 0, 0), "B": Traffic(n * square, 0, 0), "C": Traffic(0, square, square)}
     assert large == {"A": Traffic(square, 0, 0), "B": Traffic(square, 0, 0), "C": Traffic(0, square, square)}
+
+
+@pytest.mark.parametrize(("room", "lines_an_element"), [(256, 1 / 8), (16, 1.0)])
+def test_a_walk_of_large_stride_pays_a_line_an_element_when_its_lines_do_not_stay(room, lines_an_element):
+    n = 64
+    walk = loop("c", "n", loop("r", "n", Accumulate("sum", ref("s", "c"), ref("A", "r", "c"), (), "s")))
+    k = Kernel("columns", ("n",), (array("A", "input", "n", "n"), array("s", "output", "n")), (walk,))
+    found = traffic(k, {"n": n}, 8, room * 64)["A"]
+    assert found == Traffic(round(n * n * lines_an_element) * 64, 0, 0)
+    assert found == simulate(k, run(k, {"n": n}, inputs_for(k, {"n": n}), trace=True).trace, 8, room * 64)["A"]
+
+
+@pytest.mark.parametrize(("room", "spills"), [(64, False), (8, True)])
+def test_private_scratch_spills_past_a_level_that_it_does_not_fit(room, spills):
+    """A private row of 128 elements, 16 lines, written and read again for each of 4 rows."""
+    row = (Alloc("p"), loop("j", 128, Assign(ref("p", "j"), ref("A", "i", "j"), (), "p")), loop("l", 128, Assign(ref("O", "i", "l"), ref("p", "l"), (), "O")))
+    k = Kernel("scratch", ("n",), (array("A", "input", "n", 128), array("O", "output", "n", 128), array("p", "private", 128)), (loop("i", "n", *row),))
+    found = traffic(k, {"n": 4}, 8, room * 64)["p"]
+    assert found == (Traffic(4 * 1024, 4 * 1024, 4 * 1024) if spills else Traffic(0, 1024, 1024))
+    assert found == simulate(k, run(k, {"n": 4}, inputs_for(k, {"n": 4}), trace=True).trace, 8, room * 64)["p"]
 
 
 def test_threads_with_caches_of_their_own_all_fetch_what_they_share():

@@ -1,7 +1,8 @@
 """In: a kernel at given sizes. Out: the accumulations that several iterations of a parallel region make into one element.
 
-Such an update must be atomic. It is found, not declared: some element of the target belongs to more than one iteration. How many
-instructions it takes depends on what the lanes of a warp are bound to, which the loop nest leaves open; so each choice is counted.
+Such an update must be atomic. It is found, also where no lift has said so: some element of the target belongs to more than one
+iteration. How many instructions it takes depends on what the lanes of a warp are bound to, which the loop nest leaves open; so each
+choice is counted.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Atomic:
 
 
 def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tuple[Atomic, ...]:
-    """Every accumulation that iterations of one parallel region share, in the order of the text."""
+    """Every accumulation that is atomic, or that iterations of one parallel region share, in the order of the text."""
     census = Census(sizes)
     shared = {a.name for a in kernel.arrays if a.space in SHARED}
     return tuple(_counted(p, census, warp) for p in sites(kernel)
-                 if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.target.array in shared and _raced(p, census))
+                 if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.target.array in shared and (p.leaf.atomic or _raced(p, census)))
 
 
 def _raced(p: Site, census: Census) -> bool:
