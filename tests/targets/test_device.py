@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -12,10 +10,11 @@ import numpy as np
 import pytest
 from tests.loops.nests import NESTS, sizes_for
 from tests.targets import tiles
-from tests.targets.compiled import NUMPY, call, compiler
+from tests.targets.compiled import compiler
 from tests.targets.test_emit import EPS, random_inputs
 
 from moapipe.algebra.function import FUNCS
+from moapipe.lab import emulation
 from moapipe.loops.interpret import run
 from moapipe.targets.emit import emit
 from moapipe.targets.isa import DTYPES
@@ -23,21 +22,10 @@ from moapipe.targets.table import TARGETS, flags
 
 KERNELS = {name: replace(k, name=name) for name, k in {
     **NESTS, "product": tiles.product(4, 4), "row_sums": tiles.row_sums(4), "masked_rows": tiles.masked_rows(4, 16),
-    "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4),
+    "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4), "shared": tiles.shared(),
     "functions": tiles.functions(FUNCS, "lane", 4),
 }.items()}
 DEVICES = [t.name for t in TARGETS.values() if t.device]
-SHIM = """
-#include <math.h>
-#define __global__
-#define __device__
-#define __host__
-#define __restrict__ __restrict
-struct Index { unsigned x; };
-static Index blockIdx, threadIdx, blockDim;
-"""
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", DEVICES)
 def test_device_text_compiles(target, dtype, tmp_path):
@@ -55,14 +43,6 @@ def test_device_text_compiles(target, dtype, tmp_path):
     assert done.returncode == 0, done.stderr[:4000]
 
 
-def on_the_cpu(text: str) -> str:
-    """Launches become loops over blocks and threads."""
-    launch = (r"for (blockIdx.x = 0, blockDim.x = \3; blockIdx.x < \2; blockIdx.x++) "
-              r"for (threadIdx.x = 0; threadIdx.x < \3; threadIdx.x++) \1(")
-    text = text.replace("#include <hip/hip_runtime.h>", "")
-    return SHIM + re.sub(r"(\w+_grid)<<<(.+), (\d+)>>>\(", launch, text)
-
-
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", DEVICES)
@@ -70,15 +50,15 @@ def on_the_cpu(text: str) -> str:
 def test_device_text_computes_the_same(name, target, dtype, tmp_path):
     kernel = KERNELS[name]
     source = emit(kernel, target, "plain", dtype)
-    (tmp_path / "kernel.cpp").write_text(on_the_cpu(source.text))
-    subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, check=True)
-    library = ctypes.CDLL(str(tmp_path / "kernel.so"))
+    (tmp_path / source.manifest["source"]).write_text(source.text)
+    emulation.compile_text(tmp_path / source.manifest["source"], dtype, tmp_path / "kernel.so")
     cases = {"product": {"m": 7, "n": 9, "p": 5}, "row_sums": {"n": 3, "m": 11}, "masked_rows": {"n": 5, "m": 9}, "triangle": {"n": 7},
-             "panels": {"n": 6}, "copied": {"n": 3, "m": 2}}
+             "panels": {"n": 6}, "copied": {"n": 3, "m": 2}, "shared": {"n": 9, "m": 5}}
     sizes = cases.get(name) or sizes_for(kernel, 6)
     inputs = random_inputs(kernel, sizes, dtype)
-    expected = run(kernel, sizes, {n: v.astype(np.float64) for n, v in inputs.items()}).outputs
+    ran = run(kernel, sizes, {n: v.astype(np.float64) for n, v in inputs.items()})
     for threads in (1, 5, 200):
-        got = call(library, source.manifest, sizes, {n: v.astype(NUMPY[dtype]) for n, v in inputs.items()}, dtype, threads)
-        for n, value in expected.items():
-            np.testing.assert_allclose(got[n], value, rtol=16 * EPS[dtype], atol=16 * EPS[dtype])
+        got = emulation.run(tmp_path / "kernel.so", {**source.manifest, "dtype": dtype}, inputs, sizes, threads, descending=threads == 5)
+        for n, value in ran.outputs.items():
+            np.testing.assert_allclose(got.outputs[n], value, rtol=16 * EPS[dtype], atol=16 * EPS[dtype])
+        assert got.faults == 0, got

@@ -1,7 +1,8 @@
 """In: nothing. Out: the record of the CUDA target: the same procedures as C, their parallel loops spread over a grid of threads.
 
 Parallel loops become a grid-stride loop over all their iterations; lanes and unrolled loops stay plain loops; register arrays
-are local arrays. The ABI is that of C with device pointers, `threads` the number of GPU threads; the entry point only launches,
+are local arrays. Memory holds `stored` elements and launches are a macro, so that the same text runs on a processor under a shim
+(lab/native/shim.hpp). The ABI is that of C with device pointers, `threads` the number of GPU threads; the entry point only launches,
 in stream order, and does not wait.
 """
 
@@ -22,7 +23,6 @@ SCALAR = {
     "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})",
     "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
 }
-HEADERS = ("math.h", "stdint.h")
 MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2")
 INLINE = "static __host__ __device__ inline"
 SUPPORT = f"""{INLINE} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
@@ -39,7 +39,7 @@ RESERVED_HERE = RESERVED | set(KEYWORDS.split()) | {"EXP", "EXP2", "thread", "it
 
 
 def parameter(p: Parameter) -> str:
-    return f"{'' if p.written else 'const '}real *__restrict__ {p.name}"
+    return f"{'' if p.written else 'const '}stored *__restrict__ {p.name}"
 
 
 def captured(c: Call) -> tuple[str, ...]:
@@ -59,10 +59,10 @@ def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
     p = c.procedure
     head = ", ".join([*map(parameter, p.arrays), *(f"int64_t {n}" for n in p.integers)])
     body = (*(declaration(l, unit) for l in p.locals), *p.lines)
-    grid = ", ".join([*map(parameter, given(c)), "real *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
+    grid = ", ".join([*map(parameter, given(c)), "stored *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
     lines = ["const int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;", "if (thread >= threads) return;", "(void)work;"]
     if c.private:
-        lines.append("real *const own = work + at_own + thread * own_size;")
+        lines.append("stored *const own = work + at_own + thread * own_size;")
     return (f"static __device__ void {p.name}({head}) {{", *indent(body), "}", "",
             f"static __global__ void {p.name}_grid({grid}) {{", *indent((*lines, *_iterations(c))), "}")
 
@@ -82,21 +82,24 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     for c in calls:
         arguments = ", ".join([*(p.name for p in given(c)), "work", *captured(c), "threads" if c.loops else "1"])
         blocks = f"(unsigned)((threads + {BLOCK - 1}) / {BLOCK}), {BLOCK}" if c.loops else "1, 1"
-        out.append(f"{c.procedure.name}_grid<<<{blocks}>>>({arguments});")
+        out.append(f"LAUNCH({c.procedure.name}_grid, {blocks}, {arguments});")
     return tuple(out)
 
 
 def entry(e: Entry) -> tuple[str, ...]:
-    arguments = [f"const real *__restrict__ {n}" for n in e.inputs] + [f"real *__restrict__ {n}" for n in (*e.outputs, "work")]
+    arguments = [f"const stored *__restrict__ {n}" for n in e.inputs] + [f"stored *__restrict__ {n}" for n in (*e.outputs, "work")]
     arguments += [f"int64_t {n}" for n in (*e.sizes, "threads")]
     lines = (*(f"const int64_t {n} = {v};" for n, v in e.constants), *e.lines)
     return (f'extern "C" void {e.symbol}({", ".join(arguments)}) {{', *indent(lines), "}")
 
 
-def file(language: str, headers: tuple[str, ...], symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
+def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
+    """`runtime` are the headers of the language's own compiler."""
     suffix = "f" if unit.size == 4 else ""
-    head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", *(f"#include <{h}>" for h in headers), "",
-            f"typedef {'float' if unit.size == 4 else 'double'} real;", *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", SUPPORT]
+    head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
+            f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in runtime), "typedef real stored;",
+            "#define LAUNCH(grid, blocks, threads, ...) grid<<<blocks, threads>>>(__VA_ARGS__)", "#endif", "",
+            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", SUPPORT]
     return "\n".join([*head, *lines]) + "\n"
 
 
@@ -112,6 +115,6 @@ CUDA = Target(
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=procedure, region=region, entry=entry, file=partial(file, "CUDA", HEADERS), compiler="nvcc",
+    procedure=procedure, region=region, entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-arch=sm_80"), device=("kernel.cubin", "-cubin"),
 )

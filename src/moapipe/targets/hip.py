@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from moapipe.targets.cuda import CUDA, HEADERS, file
+from moapipe.targets.cuda import CUDA, file
 
 HIP = replace(
-    CUDA, name="hip", source="kernel.hip", file=partial(file, "HIP", ("hip/hip_runtime.h", *HEADERS)), compiler="hipcc",
+    CUDA, name="hip", source="kernel.hip", file=partial(file, "HIP", ("hip/hip_runtime.h",)), compiler="hipcc",
     flags=("-O3", "-std=c++17", "-x", "hip", "--offload-arch=gfx90a"), device=("kernel.hsaco", "--genco"),
     environment=("HIP_PLATFORM=amd",),         # with nvcc on the PATH hipcc would call that
 )

@@ -1,0 +1,90 @@
+"""In: a derived kernel for a GPU, arrays. Out: its outputs and what it did to memory, computed by this machine's processor.
+
+The very text is compiled behind lab/native/shim.hpp, which runs the threads of a block in turn and counts every access. This is
+evidence that the text is right, not that a GPU ran it, and says nothing about speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moapipe.errors import LabError
+from moapipe.lab.buffer import DTYPES, aligned
+from moapipe.lab.library import function, shapes, work_elements
+
+SHIM = Path(__file__).parent / "native" / "shim.hpp"
+COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-include", str(SHIM))
+REAL = {"f32": "float", "f64": "double"}
+WORK = "work"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Elements that a buffer's accesses moved, and accesses that raced with another thread's. An atomic is neither load nor store."""
+
+    loads: int
+    stores: int
+    atomics: int
+    races: int
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """`traffic` of each input, output and of the workspace (`work`). `outside`: accesses outside all buffers. `divergent`:
+    barriers that some threads of a block did not reach. `barriers`: of all blocks together."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    traffic: Mapping[str, Traffic]
+    outside: int
+    barriers: int
+    divergent: int
+    launches: int
+
+    @property
+    def faults(self) -> int:
+        return self.outside + self.divergent + sum(t.races for t in self.traffic.values())
+
+
+def compile_text(source: Path, dtype: str, library: Path) -> None:
+    """The text as a library. LabError with the compiler's words when it does not compile."""
+    command = (*COMMAND, f"-DREAL={REAL[dtype]}", "-x", "c++", str(source), "-o", str(library))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as e:
+        raise LabError("no g++", where=source.name, hint="install g++ to run texts for GPUs on the processor") from e
+    if done.returncode:
+        raise LabError(f"does not compile under the shim: {done.stderr.strip()[:2000]}", where=source.name)
+
+
+def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int,
+        *, descending: bool = False) -> Emulation:
+    """Call the kernel on copies of `inputs` with `threads` GPU threads; `descending` runs blocks and threads the other way round."""
+    dtype = manifest["dtype"]
+    buffers: dict[str, NDArray[Any]] = {}
+    for a in manifest["inputs"]:
+        value = np.asarray(inputs[a["name"]], DTYPES[dtype])
+        buffers[a["name"]] = aligned(value.size, dtype)
+        buffers[a["name"]][:] = value.ravel()
+    made = shapes(manifest, "outputs", sizes)
+    buffers |= {n: aligned(prod(s), dtype) for n, s in made.items()}
+    work = aligned(work_elements(manifest, sizes, threads), dtype)
+    shim = ctypes.CDLL(str(library))
+    shim.shim_begin(int(descending))
+    for b in (*buffers.values(), work):
+        shim.shim_buffer(ctypes.c_void_p(b.ctypes.data), ctypes.c_int64(b.size))
+    function(library, manifest)(list(buffers.values()), work, [sizes[s] for s in manifest["sizes"]], threads)
+    told = np.zeros((len(buffers) + 2, 4), np.int64)
+    shim.shim_counts(ctypes.c_void_p(told.ctypes.data))
+    rows = told.tolist()
+    outside, barriers, divergent, launches = rows[-1]
+    traffic = {n: Traffic(*row) for n, row in zip((*buffers, WORK), rows, strict=False)}
+    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()}, traffic, outside, barriers, divergent, launches)

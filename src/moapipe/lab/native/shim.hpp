@@ -1,0 +1,181 @@
+/* In: the text of a kernel for a GPU, behind this header. Out: it as a library for the processor, with counts of what it did.
+
+   g++ -include shim.hpp -DREAL=double: threads of a block are fibers that run in turn and stop at barriers; blocks run one after
+   another. Memory holds cells instead of numbers: every access is counted for the buffer that it falls in, and checked: it lies in a
+   buffer, and no other thread of the same launch touches the element in a conflicting way without a barrier between them. That does
+   not depend on the order in which threads run. What it cannot see: how warps diverge and how hardware orders its memory. */
+#pragma once
+#define EMULATED
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+#include <ucontext.h>
+
+#undef INFINITY
+#define INFINITY REAL(HUGE_VAL)                                      /* a float beside a cell would make the choice a float */
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+
+struct dim3 { unsigned x = 1, y = 1, z = 1; };
+static dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+namespace shim {
+
+enum Act : uint64_t { READ, WRITE, UPDATE };                         /* UPDATE is atomic */
+enum Counter { LOADS, STORES, ATOMICS, RACES, COUNTERS };            /* a buffer's; an atomic is neither load nor store */
+enum Whole { OUTSIDE, BARRIERS, DIVERGENT, LAUNCHES, WHOLES };       /* the program's */
+
+struct Stamp { uint64_t launch = 0, block = 0, phase = 0, thread = 0; };
+constexpr uint64_t MANY = UINT64_MAX;
+
+struct Buffer {
+    char *first, *last;
+    int64_t counts[COUNTERS] = {};
+    std::vector<Stamp> stamps[3];
+};
+
+static std::vector<Buffer> buffers;
+static int64_t wholes[WHOLES];
+static uint64_t launch, block, phase, thread;
+static int order;                                                    /* 0 ascending, 1 descending */
+
+inline bool conflict(const Stamp &s) {
+    return s.launch == launch && (s.block != block || (s.phase == phase && s.thread != thread));
+}
+
+inline void mark(Stamp &s) {
+    if (s.launch != launch) s = {launch, block, phase, thread};
+    else if (s.block != block) s.block = MANY;
+    else if (s.phase != phase) s.phase = phase, s.thread = thread;
+    else if (s.thread != thread) s.thread = MANY;
+}
+
+/* Count and check one access; false: there is no such element. */
+inline bool touch(const void *at, size_t size, Act act) {
+    const char *p = static_cast<const char *>(at);
+    for (Buffer &b : buffers) {
+        if (p < b.first || p >= b.last) continue;
+        const size_t i = (p - b.first) / size;
+        b.counts[act]++;
+        bool bad = false;
+        for (uint64_t other = READ; other <= UPDATE; other++)
+            if (other != act || act == WRITE) bad |= conflict(b.stamps[other][i]);
+        b.counts[RACES] += bad;
+        mark(b.stamps[act][i]);
+        return true;
+    }
+    wholes[OUTSIDE]++;
+    return false;
+}
+
+/* ---------------------------------------------------------------- threads */
+
+enum State { READY, WAITING, DONE };
+struct Fiber { ucontext_t context; State state; };
+static std::vector<Fiber> fibers;
+static std::vector<char> stacks;
+static ucontext_t scheduler;
+static void (*body)(void *);
+static void *arguments;
+constexpr size_t STACK = 256 * 1024;
+
+inline void leave(State s) {
+    fibers[thread].state = s;
+    swapcontext(&fibers[thread].context, &scheduler);
+}
+
+inline void enter() { body(arguments); leave(DONE); }
+
+inline void run_block(unsigned threads) {
+    fibers.resize(threads);
+    if (stacks.size() < threads * STACK) stacks.resize(threads * STACK);
+    for (unsigned t = 0; t < threads; t++) {
+        getcontext(&fibers[t].context);
+        fibers[t].context.uc_stack.ss_sp = &stacks[t * STACK];
+        fibers[t].context.uc_stack.ss_size = STACK;
+        fibers[t].context.uc_link = &scheduler;
+        fibers[t].state = READY;
+        makecontext(&fibers[t].context, enter, 0);
+    }
+    for (bool left = true; left; phase++) {
+        unsigned waiting = 0;
+        for (unsigned k = 0; k < threads; k++) {
+            thread = order ? threads - 1 - k : k;
+            threadIdx.x = unsigned(thread);
+            if (fibers[thread].state == READY) swapcontext(&scheduler, &fibers[thread].context);
+            waiting += fibers[thread].state == WAITING;
+        }
+        left = waiting > 0;
+        wholes[DIVERGENT] += left && waiting != threads;             /* a barrier that not all threads reach */
+        for (Fiber &f : fibers) if (f.state == WAITING) f.state = READY;
+    }
+}
+
+template <class Body> void run(unsigned blocks, unsigned threads, Body call) {
+    launch++;
+    wholes[LAUNCHES]++;
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    body = [](void *f) { (*static_cast<Body *>(f))(); };
+    arguments = &call;
+    for (unsigned k = 0; k < blocks; k++) {
+        block = blockIdx.x = order ? blocks - 1 - k : k;
+        phase = 0;
+        run_block(threads);
+    }
+}
+
+}  // namespace shim
+
+inline void __syncthreads() {
+    if (shim::thread == 0) shim::wholes[shim::BARRIERS]++;
+    shim::leave(shim::WAITING);
+}
+
+/* An element of memory. */
+struct stored {
+    REAL value;
+    operator REAL() const {
+        return shim::touch(this, sizeof *this, shim::READ) ? value : REAL(NAN);
+    }
+    stored &operator=(REAL v) {
+        if (shim::touch(this, sizeof *this, shim::WRITE)) value = v;
+        return *this;
+    }
+    stored &operator=(const stored &s) { return *this = REAL(s); }
+};
+
+inline REAL atomicAdd(stored *at, REAL v) {
+    if (!shim::touch(at, sizeof *at, shim::UPDATE)) return REAL(NAN);
+    const REAL old = at->value;
+    at->value = old + v;
+    return old;
+}
+
+#define LAUNCH(grid, blocks, threads, ...) shim::run(blocks, threads, [&] { grid(__VA_ARGS__); })
+
+/* ---------------------------------------------------------------- from outside */
+
+extern "C" void shim_begin(int descending) {
+    shim::order = descending;
+    shim::buffers.clear();
+    std::fill_n(shim::wholes, shim::WHOLES, 0);
+}
+
+extern "C" void shim_buffer(void *at, int64_t elements) {
+    shim::Buffer b{static_cast<char *>(at), static_cast<char *>(at) + elements * sizeof(REAL)};
+    for (auto &s : b.stamps) s.resize(elements);
+    shim::buffers.push_back(std::move(b));
+}
+
+/* COUNTERS numbers a buffer in the order of shim_buffer, then WHOLES numbers. */
+extern "C" void shim_counts(int64_t *out) {
+    for (const auto &b : shim::buffers) out = std::copy_n(b.counts, shim::COUNTERS, out);
+    std::copy_n(shim::wholes, shim::WHOLES, out);
+}
