@@ -122,7 +122,7 @@ class Tape:
         self.steps: list[Step] = []
         self.shapes = {n: s for n, s in start.inputs} | {n.name: tuple(e for _, e in n.axes) for n in start.normals}
         self.active = self._active()
-        self.arrived: dict[str, list[tuple[Normal, Arrival]]] = {a: [] for a in self.active}
+        self.arrived: dict[str, list[tuple[Normal, Arrival]]] = {a: [] for a in (*self.active, *asked.wrt)}
         self.made: dict[str, Normal] = {}
         self.patterns = [p for n in sorted(start.normals, key=lambda n: not isinstance(n.value, Fold)) if (p := pattern(n)) is not None]
 
@@ -147,10 +147,10 @@ class Tape:
             if n.name == name:
                 return n.axes
         shape, taken = self.shapes[name], set(self.start.sizes)
-        ref = next(r for n in self.start.normals for r in references(n.value) if r.array == name)
+        ref = next((r for n in self.start.normals for r in references(n.value) if r.array == name), None)
         out: list[tuple[str, Scalar]] = []
-        for k, (i, e) in enumerate(zip(ref.index, shape, strict=True)):
-            wish = i.name if isinstance(i, Var) else f"i{k}"
+        for k, (i, e) in enumerate(zip(ref.index if ref else shape, shape, strict=True)):
+            wish = i.name if ref and isinstance(i, Var) else f"i{k}"
             while wish in taken:
                 wish += "_"
             taken.add(wish)
@@ -158,7 +158,7 @@ class Tape:
         return tuple(out)
 
     def run(self) -> None:
-        order = [*(n.name for n in reversed(self.start.normals) if n.name in self.active), *(w for w in self.asked.wrt if w in self.active)]
+        order = [*(n.name for n in reversed(self.start.normals) if n.name in self.active), *self.asked.wrt]
         for name in order:
             if name in self.asked.of:
                 cotangent: Normal | None = Normal(f"d{name}", self.axes_of(name), Num(0))
@@ -186,7 +186,9 @@ class Tape:
         terms = self._terms(value)
         if terms is not None and self._nothing(terms):
             self._note(left.array, NOTHING, value, Num(0))
-            return None
+            if name not in self.asked.wrt:
+                return None
+            value, terms = Num(0), ()
         short = value if terms is None else render(terms, self._taken(axes))
         if short != value:
             self._note(left.array, LIKE, value, short)

@@ -53,7 +53,7 @@ def arrivals(e: Scalar, cotangent: Scalar, active: Container[str], fresh: Callab
 
 def _fold_names(e: Fold, own: str, term: Scalar) -> dict[str, Scalar]:
     """x, v, others and ties of a row of MONOIDS: other terms are those at another value of the fold's variable."""
-    other = Fold("product", e.var, e.lo, e.hi, op("select", op("==", e.var, own), 1, e.body))
+    other = Fold("product", e.var, e.lo, e.hi, op("select", op("==", e.var, own), 1, e.body))  # `own` is fresh
     equal = Fold("sum", e.var, e.lo, e.hi, op("select", op("==", e.body, e), 1, 0))
     return {"x": term, "v": e, "others": other, "ties": equal}
 

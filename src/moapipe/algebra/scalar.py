@@ -178,14 +178,20 @@ def rewrite(e: Scalar, f: Callable[[Scalar], Scalar]) -> Scalar:
 
 
 def substitute(e: Scalar, by: Mapping[str, Scalar]) -> Scalar:
-    """Replace variables; a fold's own variable is never captured (callers keep bound names fresh)."""
+    """Replace free variables. A fold whose own variable occurs in what is put into it gets another name for it."""
     if variables(e).isdisjoint(by):
         return e
     match e:
         case Var(name):
             return by.get(name, e)
         case Fold(monoid, var, lo, hi, body):
-            inner = {k: v for k, v in by.items() if k != var}
+            free = variables(body)
+            inner = {k: v for k, v in by.items() if k != var and k in free}
+            taken = frozenset[str]().union(*map(variables, inner.values()))
+            if var in taken:
+                old, used = var, taken | free
+                var = next(f"{old}{n}" for n in range(2, 1 << 20) if f"{old}{n}" not in used)
+                inner[old] = Var(var)
             return Fold(monoid, var, substitute(lo, by), substitute(hi, by), substitute(body, inner))
         case _:
             return rebuild(e, tuple(substitute(c, by) for c in children(e)))
