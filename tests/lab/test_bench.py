@@ -52,9 +52,9 @@ VARIANTS = "\n".join(f"{name}: {{about: {name}, targets: [c]}}" for name in FAUL
 GROUP = Group("twice", "plain", "f64")
 
 
-def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6):
+def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6, copies="false"):
     return (f"isa: avx2\nthreads: {list(threads)}\nlaunches: 3\nsamples: 20\ntime_box_s: {box}\nbaseline: {baseline}\n"
-            f"kernels: {{twice: {{targets: [c], dtypes: [f64], variants: {list(variants)}, at: [{{n: {list(n)}}}]}}}}\n")
+            f"kernels: {{twice: {{targets: [c], dtypes: [f64], variants: {list(variants)}, copies: {copies}, at: [{{n: {list(n)}}}]}}}}\n")
 
 
 class Repository:
@@ -136,6 +136,16 @@ def test_a_record_holds_raw_samples_of_all_participants_with_verdicts(repository
     assert json.loads(data.attrs["environment"])["1"]["OMP_PROC_BIND"] == "close"
     assert set(data["prediction_hash"].values.tolist()) == {"f" * 64}
     assert record.read(repository.root / "results/small/local/bench/twice/plain/f64/record.nc").identical(data)
+
+
+def test_copies_take_turns_with_the_builds(repository):
+    """They are cases of the group with a target of their own, also where the elements are no whole blocks."""
+    repository.build("good")
+    data = benching.bench(repository.experiment(variants=["good"], n=(1000,), copies="true"), GROUP, lambda line: None)
+    assert sorted(outcomes(data)) == [("good", "n=1000", 1), ("plain", "n=1000", 1), ("stream", "n=1000", 1)]
+    assert all(went_through(status) for status, _ in outcomes(data).values())
+    assert dict(zip(data["variant"].values, data["target"].values, strict=True)) == {"good": "c", "plain": "copy", "stream": "copy"}
+    assert (np.isfinite(data["seconds"].values).sum(axis=(1, 2)) >= 60).all()
 
 
 def test_a_second_run_measures_nothing_and_a_changed_library_measures_again(repository):

@@ -34,7 +34,8 @@ from moapipe.targets.target import Unit
 
 WAYS = ("read", "copy", "stream")
 LIMIT_S = 300.0
-LEAST_MEMORY, MOST_MEMORY = 64 << 20, 512 << 20   # bytes a thread works on beyond the caches
+LEAST_MEMORY, MOST_MEMORY = 256 << 20, 1 << 30    # bytes a thread works on beyond the caches
+FAR = 32  # times a thread's half share of the last cache: of four times as much, a quarter still comes from the cache (12 % at eight times)
 
 
 def calibrate(machine: str, root: Path) -> Calibration:
@@ -68,11 +69,16 @@ def arguments(isa: Isa, dtype: str) -> tuple[str, ...]:
     return (*flags("c", isa.name, dtype), f"-DACCUMULATORS={isa.registers * 3 // 4}")
 
 
+def text(isa: Isa, dtype: str) -> str:
+    """The loops in C, behind the vector types and functions that generated kernels use."""
+    loops = files("moapipe.lab").joinpath("native", "calibrate.c").read_text()
+    return f"{helpers(loops, Unit(isa, dtype))}\n{loops}"
+
+
 def compile_loops(command: str, isa: Isa, dtype: str, folder: Path) -> Path:
     """The calibration program for one element type. LabError with the compiler's words when it does not compile."""
-    loops = files("moapipe.lab").joinpath("native", "calibrate.c").read_text()
     source, listing, program = (folder / f"calibrate_{dtype}{end}" for end in (".c", ".s", ""))
-    source.write_text(f"{helpers(loops, Unit(isa, dtype))}\n{loops}")
+    source.write_text(text(isa, dtype))
     for line in ([command, *arguments(isa, dtype), "-S", str(source), "-o", str(listing)],
                  [command, "-fopenmp", str(listing), "-o", str(program), "-lm"]):
         done = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -102,7 +108,7 @@ def working_sets(top: Topology, threads: int) -> tuple[int, int, int, int]:
         cache = top.cache(level)
         shares.append(cache.bytes // top.sharers(level, cpus(top, threads)) // 2 if cache else 0)
     last = next((s for s in reversed(shares) if s), 1 << 20)
-    beyond = min(MOST_MEMORY, max(LEAST_MEMORY, 8 * last), top.memory_bytes // (8 * threads))
+    beyond = min(MOST_MEMORY, max(LEAST_MEMORY, FAR * last), top.memory_bytes // (8 * threads))
     return (*shares, beyond)  # type: ignore[return-value]
 
 

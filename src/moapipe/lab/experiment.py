@@ -95,7 +95,8 @@ class Work(Strict):
 
     `at` is a list of grids: each maps size parameters to one value or a list, and stands for all combinations.
     `limits` keeps slow or large variants from large sizes: {variant: {parameter: largest value}}; what lies beyond is refused
-    with that reason, in the record.
+    with that reason, in the record. `copies`: copies of the largest input are measured beside the builds, with plain and with
+    streaming stores: what the memory gives at that moment.
     """
 
     forms: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ class Work(Strict):
     dtypes: tuple[Literal["f32", "f64"], ...] = ("f32", "f64")
     at: tuple[dict[str, Size | tuple[Size, ...]], ...] = Field(min_length=1)
     limits: dict[str, dict[str, int]] = Field(default={})
+    copies: bool = False
 
 
 class ExperimentFile(Strict):
@@ -287,7 +289,8 @@ def derive_digest(e: Experiment, build: Build) -> str:
 def run_digest(e: Experiment, group: Group) -> str:
     """What reruns of a prediction and of a measurement follow: every case of the group with its reason, and how it is sampled."""
     f = e.file
-    seen = repr((cases(e, group), f.launches, f.samples, f.time_box_s, f.interval, f.baseline, f.seed))
+    copies = e.file.kernels[group.kernel].copies
+    seen = repr((cases(e, group), f.launches, f.samples, f.time_box_s, f.interval, f.baseline, f.seed, copies))
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 

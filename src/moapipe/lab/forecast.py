@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from moapipe.lab import experiment, kernel
 from moapipe.lab.experiment import Build, Case, Experiment, Group, Point
 from moapipe.lab.file import read_json, write_json
 from moapipe.lab.place import calibrated, derived, predicted
+from moapipe.lab.variable import COPY
+from moapipe.lab.yardstick import WAYS, at_elements, nest
 from moapipe.loops.cost import count
 from moapipe.loops.onf import Kernel
 from moapipe.loops.onf_json import from_json
@@ -37,6 +40,8 @@ def forecast(e: Experiment, group: Group) -> Path:
     cases = [c for c in experiment.cases(e, group) if not c.reason]
     nests = {b: from_json(read_json(e.root / derived(b) / "cost.json")["onf"]) for b in dict.fromkeys(c.build for c in cases)}
     rows = [*_predictions(e, group, cases, nests, calibration)]
+    if nests and e.file.kernels[group.kernel].copies:
+        rows += _copies(e, group, read_json(e.root / derived(next(iter(nests))) / "manifest.json"), calibration)
     path = e.root / predicted(e, group)
     document = {"schema": SCHEMA, "experiment": e.name, "machine": e.file.machine, "group": group.path(), "cases": rows}
     write_json(path, {**document, "prediction_hash": digest(document)})
@@ -71,11 +76,23 @@ def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[
         }
 
 
+def _copies(e: Experiment, group: Group, manifest: Mapping[str, Any], c: Calibration) -> Iterator[dict[str, Any]]:
+    """Copies of the group's largest input: they do none of its work, and their bound is what they move."""
+    for point, way in product(experiment.points(e, group.kernel), WAYS):
+        numbers = _numbers(nest(way), at_elements(point, manifest), element_bytes(group.dtype), c, group.dtype)
+        least = float(numbers["footprint_read_bytes"] + numbers["footprint_written_bytes"])
+        yield {
+            "kernel": group.kernel, "form": group.form, "variant": way, "target": COPY, "isa": e.isa, "dtype": group.dtype, "machine": e.file.machine,
+            "label": point.label, "threads": point.threads, "useful_flops": 0, "lower_bound_bytes": dict.fromkeys(c.capacity, least), **numbers,
+        }
+
+
 def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, dtype: str) -> dict[str, Any]:
     counts = count(nest, point.sizes, size, threads=point.threads)
     streamed = frozenset(a.name for a in nest.arrays if a.stream)
     result = predict(counts, past(nest, point, size, c), c, dtype, streamed=streamed)
-    return {**_times(result), **_totals(counts), **_ceilings(c, dtype, point.threads), "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
+    stores = {"stores": "stream" if streamed else "plain"}
+    return {**_times(result), **_totals(counts), **_ceilings(c, dtype, point.threads), **stores, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
 
 
 def past(nest: Kernel, point: Point, size: int, c: Calibration) -> dict[str, dict[str, Traffic]]:

@@ -17,16 +17,17 @@ from moapipe.lab.experiment import PROTOCOL, Build, Experiment, Group, Point, ca
 from moapipe.lab.file import read_json, sha256
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.place import built, derived, predicted, validated
+from moapipe.lab.variable import BASELINE, COPY
+from moapipe.lab.yardstick import WAYS, at_elements, compiled, copying
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
 
 FAILED = ("build_failed", "gate_failed", "validation_failed")
-BASELINE = "torch"
 
 
 @dataclass(frozen=True)
 class Library:
-    """A built kernel that may be timed."""
+    """A built kernel, or a copy, that may be timed."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -69,13 +70,15 @@ def plan(e: Experiment, group: Group, top: Topology) -> Plan:
     """The group's cases. RecordError when the prediction, which must be frozen before, is missing."""
     prediction = str(read_json(e.root / predicted(e, group))["prediction_hash"])
     stages = {b: _stage(e, b) for b in dict.fromkeys(c.build for c in cases(e, group))}
+    manifests = [s.manifest for s in stages.values() if s.manifest is not None]
     entries: list[Entry] = []
     for point in points(e, group.kernel):
         for case in (c for c in cases(e, group) if c.point == point):
             entries.append(_entry(e, case.build, point, case.reason, prediction, stages[case.build], top))
         if e.file.baseline:
             entries.append(_baseline(e, group, point, prediction, stages.values(), top))
-    manifests = [s.manifest for s in stages.values() if s.manifest is not None]
+        if manifests and e.file.kernels[group.kernel].copies:
+            entries += [_copy(e, group, point, prediction, way, manifests[0], top) for way in WAYS]
     compilers = {b.target: s.compiler for b, s in stages.items() if s.compiler}
     return Plan(group, tuple(entries), manifests[0] if manifests else None, compilers, _key(e, entries, stages))
 
@@ -128,6 +131,13 @@ def _baseline(e: Experiment, group: Group, point: Point, prediction: str, stages
     values = _values(e, name, BASELINE, "native", point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
     reason = _too_many(point, top) or ("" if any(s.manifest for s in stages) else "nothing is derived, so nobody knows the inputs")
     return Entry(BASELINE, values, point, None, "refused" if reason else "", reason)
+
+
+def _copy(e: Experiment, group: Group, point: Point, prediction: str, way: str, manifest: Mapping[str, Any], top: Topology) -> Entry:
+    values = _values(e, way, COPY, e.isa, point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
+    library = Library(compiled(e.root, e.file.machine, e.isa, group.dtype), copying(way, manifest, point.sizes))
+    reason = _too_many(point, top)
+    return Entry(f"{way}/{COPY}", values, at_elements(point, manifest), library, "refused" if reason else "", reason)
 
 
 def _values(e: Experiment, variant: str, target: str, isa: str, point: Point, prediction: str) -> dict[str, Any]:

@@ -32,6 +32,20 @@ def program(name: str, root: Path, machine: str = "local", flags: Sequence[str] 
     return made
 
 
+def generated(stem: str, text: str, root: Path, machine: str, flags: Sequence[str]) -> Path:
+    """The library of a C text that was made, with a compiler's flags for generated kernels; kept and made again as `program` does."""
+    command = (building.find(machine_file(machine, root), "c", machine).command, *flags, "-shared")
+    digest = hashlib.sha256("\n".join([building.version(command[0]), *command, text]).encode()).hexdigest()[:16]
+    made = root / "results" / "native" / machine / f"{stem}-{digest}.so"
+    if not made.is_file():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / f"{stem}.c"
+            source.write_text(text)
+            _compile((*command, str(source)), made)
+    return made
+
+
 def _compile(command: Sequence[str], made: Path) -> None:
     """Compile beside its place and rename: two jobs that compile at once do not see each other's half."""
     made.parent.mkdir(parents=True, exist_ok=True)

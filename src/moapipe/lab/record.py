@@ -263,11 +263,13 @@ def collect(records: Sequence[xr.Dataset], predictions: Iterable[Mapping[str, An
     data = join(records)
     predictions = list(predictions)
     rows = {tuple(p[k] for k in KEY): p for p in predictions}
-    shared = {tuple(p[k] for k in variable.POINT): {name: p.get(name) for name in variable.SHARED} for p in predictions}
+    own = [p for p in predictions if p["target"] != variable.COPY]
+    shared = {tuple(p[k] for k in variable.POINT): {name: p.get(name) for name in variable.SHARED} for p in own}
     checked = {tuple(v[k] for k in variable.BUILD_AXES): v for v in validations}
     for i, key in enumerate(keys(data)):
         values = dict(zip(KEY, key, strict=True))
-        _set(data, i, shared.get(tuple(values[k] for k in variable.POINT), {}), "predicted")
+        if values["target"] != variable.COPY:
+            _set(data, i, shared.get(tuple(values[k] for k in variable.POINT), {}), "predicted")
         if (row := rows.get(key)) is not None:
             _same_prediction(data, i, row, key)
             _set(data, i, row, "predicted")

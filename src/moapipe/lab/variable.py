@@ -70,8 +70,8 @@ def _flag(dims: tuple[str, ...], long_name: str, codes: dict[str, int]) -> Varia
 VARIABLES: dict[str, Variable] = {
     "kernel": _text("identity", "kernel"),
     "form": _text("identity", "form of the kernel"),
-    "variant": _text("identity", "variant, or the function's name for PyTorch"),
-    "target": _text("identity", "language, or torch"),
+    "variant": _text("identity", "variant, PyTorch's function, or how a copy stores"),
+    "target": _text("identity", "language, torch, or copy"),
     "isa": _text("identity", "instruction set that the source was derived for"),
     "dtype": _text("identity", "element type"),
     "machine": _text("identity", "machine"),
@@ -96,6 +96,7 @@ VARIABLES: dict[str, Variable] = {
     "flops": _number(_CASE, "predicted", "floating-point operations executed", "1"),
     "useful_flops": _number(_CASE, "predicted", "floating-point operations of the mathematics", "1"),
     "exps": _number(_CASE, "predicted", "exponentials executed", "1"),
+    "stores": _text("predicted", "how outputs are stored: plain, or stream past the caches"),
     "loaded_bytes": _number(_CASE, "predicted", "bytes loaded by the loops", "B"),
     "stored_bytes": _number(_CASE, "predicted", "bytes stored by the loops", "B"),
     "footprint_read_bytes": _number(_CASE, "predicted", "distinct bytes read", "B"),
@@ -112,8 +113,12 @@ VARIABLES: dict[str, Variable] = {
 }
 
 BUILD_AXES = (*experiment.BUILD_AXES, "machine")
+BASELINE, COPY = "torch", "copy"
+BESIDE = (BASELINE, COPY)
+"""Targets of participants that are measured beside the builds and are none: PyTorch, and plain copies of the largest input."""
 SHARED = ("useful_flops", "lower_bound_bytes", "peak_flops", "exp_rate")
-"""Predicted variables that all participants of a group have in common at a point, PyTorch too, which has no prediction of its own."""
+"""Predicted variables that all participants of a group have in common at a point, PyTorch too, which has no prediction of its own.
+A copy has its own: it does none of the kernel's work."""
 POINT = ("kernel", "form", "dtype", "machine", "label", "threads")
 KEY = (*BUILD_AXES, "label", "threads")         # no two cases of a dataset share it
 

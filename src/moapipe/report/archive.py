@@ -37,9 +37,10 @@ from moapipe.errors import RecordError
 from moapipe.lab import record
 from moapipe.lab.experiment import BUILD_AXES, GROUP_AXES, Build
 from moapipe.lab.file import sha256, write_json, write_text
+from moapipe.lab.variable import BESIDE
 from moapipe.lab.verdict import VERDICTS
 from moapipe.report import metrics, site, table
-from moapipe.report.metrics import BASELINE, frame
+from moapipe.report.metrics import frame
 
 MANIFEST = "MANIFEST.sha256"
 MAKING = ".making-"
@@ -175,7 +176,7 @@ def _copy(source: Path, target: Path) -> None:
 def builds(ds: xr.Dataset) -> list[Build]:
     """The builds that have a case, PyTorch's aside."""
     rows = zip(*(ds[a].values.tolist() for a in BUILD_AXES), strict=True)
-    return [b for b in sorted({Build(*row) for row in rows}) if b.target != BASELINE]
+    return [b for b in sorted({Build(*row) for row in rows}) if b.target not in BESIDE]
 
 
 def samples(ds: xr.Dataset) -> pd.DataFrame:

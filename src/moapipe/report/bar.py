@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from moapipe.report.metrics import frame
+from moapipe.report.metrics import errors, frame
 
 JUDGED = "avx512"
 WIDTH = 140
@@ -30,12 +30,16 @@ LONG = (2048, 4096)
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise: for all cases with one of the values in `where`, the column `metric` is at least `floor`."""
+    """A promise: for all cases with one of the values in `where`, the column `metric` is at least `floor`, or at most (`ceiling`)."""
 
     text: str
     metric: str
     floor: float
     where: Mapping[str, tuple[Any, ...]]
+    ceiling: bool = False
+
+    def meets(self, value: float) -> bool:
+        return value <= self.floor if self.ceiling else value >= self.floor
 
 
 def _attention(text: str, metric: str, form: str, n: tuple[int, ...], floors: Mapping[str, float]) -> tuple[Bar, ...]:
@@ -51,8 +55,12 @@ BARS: tuple[Bar, ...] = (
     *_attention("share of the measured FMA peak", "peak_share", "full", LONG, {"f32": 0.80, "f64": 0.74}),
     Bar("Fortran's speed over C's, same loop nest", "against_c", 1 / 1.08, {"target": ("fortran",), "variant": ("online_tiled", "packed")}),
     Bar("share of the measured FMA peak", "peak_share", 0.85, {"kernel": ("matmul",), "variant": ("packed",), "target": ("c",)}),
-    Bar("share of a copy with the same kind of store", "bandwidth_share_L3", 0.80, {"kernel": ("rmsnorm",), "target": ("c",)}),
+    Bar("share of a copy with the same kind of store", "copy_share", 0.80, {"kernel": ("rmsnorm",), "target": ("c",)}),
 )
+
+
+PREDICTION = Bar("median absolute error of the predictions, at most", "prediction_error", 0.25, {}, ceiling=True)
+"""For every variant, over all its cases: languages, forms, dtypes, sizes."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,18 @@ class Outcome:
 
 
 def judge(ds: xr.Dataset) -> tuple[Outcome, ...]:
-    """Every bar at every case that it speaks of, in the order of BARS."""
+    """Every bar at every case that it speaks of, in the order of BARS; then the predictions, a variant at a time."""
     rows = with_languages(frame(ds))
-    return tuple(outcome for bar in BARS for outcome in _outcomes(bar, rows))
+    return (*(outcome for bar in BARS for outcome in _outcomes(bar, rows)), *predictions(rows))
+
+
+def predictions(rows: pd.DataFrame) -> Iterator[Outcome]:
+    """How far off the predictions of each variant are. A copy is predicted with the bandwidth that was calibrated on another copy:
+    its error says how much the memory itself has changed since, so it is shown, and not judged."""
+    for row in errors(rows).to_dict("records"):
+        name = " ".join(filter(None, (row["kernel"], row["target"], row["variant"])))
+        case = f"{name}: {row['cases']} cases, 90th percentile {row['ninetieth']:.3f}"
+        yield Outcome(PREDICTION, case, row["median"], None if row["target"] else PREDICTION.meets(row["median"]))
 
 
 def with_languages(rows: pd.DataFrame) -> pd.DataFrame:
@@ -84,7 +101,7 @@ def _outcomes(bar: Bar, rows: pd.DataFrame) -> Iterator[Outcome]:
         if all(row[axis] in values for axis, values in bar.where.items()):
             value = float(row[bar.metric])
             judged = row["isa"] == JUDGED and not isnan(value)
-            yield Outcome(bar, " ".join(str(row[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")), value, value >= bar.floor if judged else None)
+            yield Outcome(bar, " ".join(str(row[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")), value, bar.meets(value) if judged else None)
 
 
 def text(outcomes: tuple[Outcome, ...]) -> str:

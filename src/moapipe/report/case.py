@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 
 from moapipe.lab.experiment import BUILD_AXES, GROUP_AXES
-from moapipe.lab.variable import LEVELS
+from moapipe.lab.variable import BESIDE, LEVELS
 from moapipe.lab.verdict import VERDICTS
-from moapipe.report.metrics import BASELINE, frame, taken
+from moapipe.report.metrics import frame, taken
 
 MOST_SAMPLES = 150  # of one case in the page, evenly thinned; the data folder has them all
 PAGE = "index.html"
@@ -62,7 +62,7 @@ def links(row: dict[str, Any], folder: Path) -> dict[str, str]:
         "assembler": (f"builds/{build}/kernel.s", f"builds/{build}/kernel.s"),
         "prediction": (f"predictions/{group}/prediction.json", f"predictions/{group}/prediction.json"),
     }
-    shown = found if row["target"] != BASELINE else {}
+    shown = found if row["target"] not in BESIDE else {}
     return {name: address for name, (address, file) in shown.items() if (folder / file).is_file()}
 
 

@@ -20,13 +20,14 @@ import xarray as xr
 
 from moapipe.lab import record
 from moapipe.lab.file import write_json, write_text
-from moapipe.report.metrics import BASELINE, enrich, frame, series
+from moapipe.lab.variable import BASELINE, COPY
+from moapipe.report.metrics import enrich, frame, series
 from moapipe.report.table import FAIR, seconds, significant
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99")  # Okabe and Ito's, then more that stay apart on white and on black
 GREY = "#8A8F98"
 PYTORCH = "PyTorch"
-SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond"}
+SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond", COPY: "stroke"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 WIDTH, HEIGHT, COLUMNS = 250, 190, 3
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])

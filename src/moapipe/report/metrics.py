@@ -17,14 +17,13 @@ import pandas as pd
 import xarray as xr
 
 from moapipe.lab.record import parameters
-from moapipe.lab.variable import BUILD_AXES, STATUSES
+from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, COPY, STATUSES
 from moapipe.lab.verdict import VERDICTS
 
 PARTNER_AXES = ("kernel", "form", "dtype", "machine", "label", "threads")
 ESTIMATES = ("low", "value", "high")
 RESAMPLES = 1000
 FEWEST = 6
-BASELINE = "torch"
 MARK = "median_seconds"  # a dataset that has this variable has all metrics
 
 
@@ -121,6 +120,11 @@ def predicted_over_measured(ds: xr.Dataset) -> xr.DataArray:
     return ds["predicted_seconds"] / _median(ds)
 
 
+def prediction_error(ds: xr.Dataset) -> xr.DataArray:
+    """|predicted − measured| over measured time."""
+    return abs(predicted_over_measured(ds) - 1)
+
+
 def flop_rate(ds: xr.Dataset) -> xr.DataArray:
     """Mathematical operations (what the definition needs, not what the loops execute) over the median time."""
     return ds["useful_flops"] / _median(ds)
@@ -132,7 +136,7 @@ def peak_share(ds: xr.Dataset) -> xr.DataArray:
 
 
 def partners(ds: xr.Dataset) -> np.ndarray:
-    """For each case the index of PyTorch's case in the same bench group at the same run axes, or -1; PyTorch itself has none.
+    """For each case the index of PyTorch's case in the same bench group at the same run axes, or -1; PyTorch and copies have none.
 
     Where PyTorch offers several functions, the fastest is the one to beat.
     """
@@ -141,7 +145,15 @@ def partners(ds: xr.Dataset) -> np.ndarray:
     best: dict[tuple[Any, ...], int] = {}
     for i in sorted(np.flatnonzero(torch), key=lambda i: (np.isnan(medians[i]), medians[i])):
         best.setdefault(keys[i], int(i))
-    return np.array([-1 if torch[i] else best.get(k, -1) for i, k in enumerate(keys)], dtype=int)
+    return np.array([-1 if beside else best.get(k, -1) for k, beside in zip(keys, np.isin(ds["target"].values, BESIDE), strict=True)], dtype=int)
+
+
+def copies(ds: xr.Dataset) -> np.ndarray:
+    """For each case the index of the copy with the same kind of store in the same bench group at the same run axes, or -1."""
+    keys = list(zip(*(ds[a].values.tolist() for a in (*PARTNER_AXES, "stores")), strict=True))
+    copy = ds["target"].values == COPY
+    known = {keys[i]: int(i) for i in np.flatnonzero(copy)}
+    return np.array([-1 if copy[i] else known.get(k, -1) for i, k in enumerate(keys)], dtype=int)
 
 
 def speedup(ds: xr.Dataset) -> xr.DataArray:
@@ -151,6 +163,15 @@ def speedup(ds: xr.Dataset) -> xr.DataArray:
     """
     seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
     return _intervals([None if p < 0 else seconds[p] / seconds[i] for i, p in enumerate(partners(ds))])
+
+
+def copy_share(ds: xr.Dataset) -> xr.DataArray:
+    """Speed over that of a copy with the same kind of store, both in compulsory bytes (footprint) a second, with its 95 %
+    interval: dims case, estimate. Paired like `speedup`: bandwidth belongs to everybody on the host and changes within minutes.
+    """
+    seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
+    moved = (ds["footprint_read_bytes"] + ds["footprint_written_bytes"]).values
+    return _intervals([None if p < 0 or not moved[p] else seconds[p] / seconds[i] * (moved[i] / moved[p]) for i, p in enumerate(copies(ds))])
 
 
 def exponent(ds: xr.Dataset, size: str = "n") -> xr.DataArray:
@@ -218,9 +239,11 @@ METRICS = (
     Metric("valid_share", "1", "share of valid samples", valid_share),
     Metric("median_seconds", "s", "median time of one call", median_seconds),
     Metric("predicted_over_measured", "1", "predicted over measured time", predicted_over_measured),
+    Metric("prediction_error", "1", "absolute error of the prediction over the measured time", prediction_error),
     Metric("flop_rate", "s-1", "mathematical operations over time", flop_rate),
     Metric("peak_share", "1", "share of the measured FMA peak", peak_share),
     Metric("speedup", "1", "PyTorch's time over ours, paired", speedup),
+    Metric("copy_share", "1", "speed over a copy's with the same stores, paired", copy_share),
     Metric("exponent", "1", "local exponent of time against n", exponent),
     Metric("traffic_ratio", "1", "traffic over its lower bound", traffic_ratio),
     Metric("achieved_bandwidth", "B s-1", "traffic over time", achieved_bandwidth),
@@ -246,6 +269,15 @@ def evaluate(ds: xr.Dataset) -> xr.Dataset:
 def enrich(ds: xr.Dataset) -> xr.Dataset:
     """The dataset with every metric as a variable of its own; what has them already stays as it is. For those who read several."""
     return ds if MARK in ds else ds.assign(evaluate(ds)).assign_attrs(ds.attrs)
+
+
+def errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a variant of a `frame`: `kernel`, `variant`, `target` (`copy` for copies, else empty), the number of `cases` with a
+    prediction and a time, and the `median` and `ninetieth` percentile of their `prediction_error`."""
+    known = rows[np.isfinite(rows["prediction_error"])]
+    known = known.assign(target=known["target"].where(known["target"] == COPY, ""))
+    grouped = known.groupby(["kernel", "variant", "target"], sort=True)["prediction_error"]
+    return grouped.agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9)).reset_index()
 
 
 def explanation(ds: xr.Dataset) -> list[str]:

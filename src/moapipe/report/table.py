@@ -23,7 +23,8 @@ from rich.text import Text
 
 from moapipe.lab import record
 from moapipe.lab.file import write_text
-from moapipe.report.metrics import BASELINE, frame, kind
+from moapipe.lab.variable import BESIDE
+from moapipe.report.metrics import errors, frame, kind
 
 Row = dict[str, Any]
 WIDTH = 160
@@ -105,9 +106,9 @@ COLUMNS = (
 
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as people read them: a bench group at one size together, PyTorch first, then by variant and target."""
+    """Rows as people read them: a bench group at one size together, PyTorch and copies first, then by variant and target."""
     key = [c for c in ("kernel", "form", "dtype", "n", "label", "threads") if c in rows]
-    ours = rows.assign(_ours=rows["target"] != BASELINE)
+    ours = rows.assign(_ours=~rows["target"].isin(BESIDE))
     return ours.sort_values([*key, "_ours", "variant", "target"], kind="stable").drop(columns="_ours").reset_index(drop=True)
 
 
@@ -137,7 +138,8 @@ def _table(title: str, rows: pd.DataFrame, columns: list[Column]) -> Table:
 
 
 def accuracy(rows: pd.DataFrame) -> str:
-    """One sentence on predicted over measured: the middle and the worst factor, either way. Empty without a pair."""
+    """Predicted against measured in two sentences: the middle and the worst factor, either way; the absolute errors of each variant.
+    Empty without a pair."""
     ratios = rows.loc[np.isfinite(rows["predicted_over_measured"]) & (rows["predicted_over_measured"] > 0)]
     if ratios.empty:
         return ""
@@ -145,7 +147,9 @@ def accuracy(rows: pd.DataFrame) -> str:
     worst = ratios.loc[factors.idxmax()]
     name = " ".join(str(worst[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label"))
     within = f"{(factors <= FAIR).sum()} of {len(factors)} predictions are within a factor of {FAIR}"
-    return f"{within}; the middle one is off by ×{significant(float(factors.median()))}, the worst by ×{significant(float(factors.max()))} ({name})."
+    middle = f"the middle one is off by ×{significant(float(factors.median()))}, the worst by ×{significant(float(factors.max()))} ({name})"
+    each = "; ".join(f"{r.kernel} {f'{r.target} ' * bool(r.target)}{r.variant} {r.median:.0%}, {r.ninetieth:.0%}" for r in errors(rows).itertuples())
+    return f"{within}; {middle}. Absolute errors, median and 90th percentile: {each}."
 
 
 def missing(rows: pd.DataFrame) -> list[str]:

@@ -7,6 +7,7 @@
 #define select select_files /* the system's select(2) has the name of a vector function */
 #include <stdlib.h>
 #undef select
+#include <sys/mman.h>
 #include <time.h>
 
 enum { ROUNDS = 16, V = sizeof(vec) / sizeof(real) };
@@ -144,6 +145,30 @@ static void move(enum Way way, const real *a, real *b, long n) {
     }
 }
 
+/* The same loops as a participant of a bench: n elements, in contiguous shares. What the memory gives at that moment. */
+static void share(enum Way way, const real *from, real *to, int64_t n, int64_t threads) {
+#pragma omp parallel num_threads((int)threads)
+    {
+        const int64_t block = 8 * V, blocks = n / block, t = omp_get_thread_num();
+        const int64_t first = blocks * t / threads * block, end = blocks * (t + 1) / threads * block;
+        move(way, from + first, to + first, end - first);
+    }
+    for (int64_t i = n / (8 * V) * (8 * V); i < n; i++) to[i] = from[i];
+}
+
+void copy_plain(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(COPY, from, to, n, threads); }
+void copy_stream(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(STREAM, from, to, n, threads); }
+
+/* On large pages where the system offers them, as the driver's buffers are; first touched by the thread that asks. */
+static real *pages(long n) {
+    const size_t huge = (size_t)2 << 20, bytes = (n * sizeof(real) + huge - 1) / huge * huge;
+    real *a = aligned_alloc(huge, bytes);
+    if (a == NULL) exit(fprintf(stderr, "calibrate: no memory for %zu bytes\n", bytes));
+    madvise(a, bytes, MADV_HUGEPAGE);
+    for (long i = 0; i < n; i++) a[i] = (real)i;
+    return a;
+}
+
 /* Bytes that move a second. `bytes` is what one thread works on: one array to read, or two halves to copy. */
 static struct best bandwidth(enum Way way, long bytes, int nearest, int threads) {
     const long block = 8 * V, n = bytes / (way == READ ? 1 : 2) / (long)sizeof(real) / block * block;
@@ -155,8 +180,7 @@ static struct best bandwidth(enum Way way, long bytes, int nearest, int threads)
 #pragma omp parallel num_threads(threads) shared(best, again)
     {
         const int t = omp_get_thread_num();
-        real *a = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096), *b = aligned_alloc(4096, (n * sizeof(real) + 4095) / 4096 * 4096);
-        for (long i = 0; i < n; i++) { a[i] = (real)i; b[i] = 0; }
+        real *a = pages(n), *b = pages(n + 64 * V) + 64 * V / 2; /* half a page further: equal indices do not meet in one cache set */
         while (again) {
 #pragma omp barrier
             began[t] = now();
@@ -171,7 +195,7 @@ static struct best bandwidth(enum Way way, long bytes, int nearest, int threads)
 #pragma omp barrier
         }
         free(a);
-        free(b);
+        free(b - 64 * V / 2);
     }
     return best;
 }
