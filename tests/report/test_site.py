@@ -304,3 +304,15 @@ def test_archive_pages_name_their_build(archive_folder: Path) -> None:
     for page in archive_folder.glob("derivations/**/index.html"):
         axes = page.relative_to(archive_folder / "derivations").parts[:-1]
         assert len(axes) == len(BUILD_AXES) and all(a in page.read_text() for a in axes)
+
+
+def test_the_published_figures_are_a_page_of_their_own(tmp_path):
+    site.write_published(tmp_path, Path(__file__).resolve().parents[2])
+    page = (tmp_path / site.PUBLISHED).read_text()
+    assert "2nd_k + 2nd_v" in page and "142.3 MB" in page and "https://" not in page
+    assert page.count("<tr>") - 1 == page.count("<b>holds</b>") + page.count("<b>misses</b>")
+
+
+def test_without_kernels_there_is_no_such_page(tmp_path):
+    site.write_published(tmp_path, tmp_path)
+    assert not (tmp_path / site.PUBLISHED).exists()

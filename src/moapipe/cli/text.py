@@ -75,8 +75,7 @@ def _claims(kernel: str, here: Path, format: Format) -> str:
     rows = [c for c in papers.read().claims if kernel in ("", *(p.kernel for p in c.passes))]
     if not rows:
         raise ConfigError(f"the papers give no closed form for {kernel}", where="moapipe show --costs", hint="moapipe show --costs lists those that they give")
-    passes = [[(f"{p.kernel} {p.form}", deriving.denotation(p.kernel, p.form, here).dnf) for p in c.passes] for c in rows]
-    documents = [claim.document(claim.judge(c, dnfs)) for c, dnfs in zip(rows, passes, strict=True)]
+    documents = claim.documents(rows, here)
     return json.dumps(documents, indent=1, ensure_ascii=False) if format == "json" else claim.show(documents)
 
 

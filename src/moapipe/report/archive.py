@@ -2,6 +2,7 @@
 
     <experiment>-<machine>-<UTC>-<hash8>/     UTC: when the dataset was made; hash8: of MANIFEST.sha256, so of every byte
       index.html           the page: opens from disk, without network
+      published.html       what the papers claim and measured, beside what our kernels come to
       archive.json         what the list of archives says about this one
       data/                dataset.nc; cases.csv (one row a case, with metrics); samples.csv (every raw sample with its verdict)
       charts/ table.txt environment.json calibration.json
@@ -73,6 +74,7 @@ def make(material: Material) -> Path:
     _sweep(archives)
     with _workplace(archives) as work:
         _gather(material, ds, work)
+        site.write_published(work, material.root)
         site.write_pages(work, ds)
         digest = _seal(work)
         name = f"{material.experiment}-{material.machine}-{_stamp(ds)}-{digest[:8]}"

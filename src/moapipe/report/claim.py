@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal
 
 import sympy as sp
@@ -19,6 +20,8 @@ from moapipe.algebra.dnf import Dnf
 from moapipe.algebra.index import parse
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
 from moapipe.errors import AlgebraError
+from moapipe.lab.derive import denotation
+from moapipe.lab.kernel import names
 from moapipe.report.published import Claim
 
 TOKENS = ("N",)
@@ -182,6 +185,13 @@ def _off_chip(rest: sp.Expr, between: Sequence[Item], times: int) -> tuple[tuple
 
 
 # ------------------------------------------------------------------ for readers
+
+
+def documents(claims: Iterable[Claim], root: Path) -> list[dict[str, Any]]:
+    """The answer to each claim whose kernels `root` has, from their definitions there, as plain data."""
+    here = set(names(root))
+    mine = [c for c in claims if here.issuperset(p.kernel for p in c.passes)]
+    return [document(judge(c, [(f"{p.kernel} {p.form}", denotation(p.kernel, p.form, root).dnf) for p in c.passes])) for c in mine]
 
 
 def written(e: sp.Expr) -> str:

@@ -1,4 +1,4 @@
-"""In: an archive's folder with its data. Out: its pages: index.html, a page for each build, and the list of all archives.
+"""In: an archive's folder with its data. Out: its pages: index.html, a page for each build, the published figures, the list of archives.
 
 Every page is one file with everything inside it, and opens from disk: no network, no server. Cases travel as JSON and are drawn on
 demand, so that hundreds of them stay quick.
@@ -21,17 +21,17 @@ from markupsafe import Markup
 from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
-from moapipe.lab.variable import BESIDE
-from moapipe.report import case, chapter, charts, table
-from moapipe.report.metrics import kind
+from moapipe.report import case, chapter, charts, claim, figure, published, table
+from moapipe.report.metrics import BASELINE, kind
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILTERS = ("kernel", "form", "variant", "target", "dtype", "status")
+PUBLISHED = "published.html"
 FILES = (
     ("data/dataset.nc", "the dataset: every raw sample, netCDF4"), ("data/cases.csv", "one row a case, with every metric"),
     ("data/samples.csv", "one row a sample, with its verdict"), ("table.txt", "the table as text"),
     ("environment.json", "host, compilers, every package"), ("calibration.json", "the machine's measured rates"),
-    ("config", "what was asked for"), ("kernels", "the definitions and variants"), ("charts", "charts as SVG and Vega-Lite JSON"),
+    (PUBLISHED, "what the papers claim and measured, beside what our kernels come to"), ("config", "what was asked for"), ("kernels", "the definitions and variants"), ("charts", "charts as SVG and Vega-Lite JSON"),
     ("MANIFEST.sha256", "checksums: sha256sum -c MANIFEST.sha256"),
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ FILES = (
 def write_pages(folder: Path, ds: xr.Dataset) -> None:
     """Write the page of every build, then index.html, into an archive's folder that already holds its data."""
     known = case.cases(ds, folder)
-    for build in sorted({Build(*(c[a] for a in BUILD_AXES)) for c in known if c["target"] not in BESIDE}):
+    for build in sorted({Build(*(c[a] for a in BUILD_AXES)) for c in known if c["target"] != BASELINE}):
         _write_chapter(folder, chapter.read(folder, build))
     document = _template("index.html").render(
         page=json_block({"cases": known, "filters": FILTERS, "fair": table.FAIR, "colours": charts.colours(ds)}),
@@ -50,6 +50,21 @@ def write_pages(folder: Path, ds: xr.Dataset) -> None:
         title=f"{ds.attrs['experiment']} on {ds.attrs['host']}", experiment=ds.attrs["experiment"], host=ds.attrs["host"], when=when(str(ds.attrs["created"])),
     )  # fmt: skip
     write_text(folder / case.PAGE, document)
+
+
+def write_published(folder: Path, root: Path) -> None:
+    """Write what the papers claim and measured beside what the kernels of `root` come to; nothing where it has none of theirs."""
+    claims, figures, device = _published(root, tuple((root / "kernels").glob("*.py")))
+    if claims or figures:
+        page = _template("published.html").render(claims=claims, figures=figures, device=device, quantity=figure.quantity, bounds=figure.bounds)
+        write_text(folder / PUBLISHED, page)
+
+
+@lru_cache(maxsize=4)
+def _published(root: Path, kernels: tuple[Path, ...]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+    """Once for the kernels that there are: it takes seconds."""
+    found = published.read()
+    return claim.documents(found.claims, root), figure.rows(found, root), found.device.name
 
 
 def _write_chapter(folder: Path, page: chapter.Chapter) -> None:
