@@ -1,10 +1,12 @@
 """Kernel files: what is read without running them, what is refused, and what their digests see."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from moapipe.errors import ConfigError
+from moapipe.lab.experiment import all_builds
 from moapipe.lab.kernel import code_digest, digest, load, names, scan, sizes_at, variant_digest
 
 
@@ -21,6 +23,15 @@ def test_scan_reads_what_experiments_need(repository):
     assert list(k.forms) == ["full", "causal"] and list(k.variants) == ["plain", "tiled"]
     assert k.variant("tiled").lifts[1] == {"skip": {"axis": "io", "mask": "scores"}, "when": "causal"}
     assert names(repository) == ("toy",)
+
+
+def test_a_variant_may_be_written_for_some_forms_only(repository):
+    edit(repository / "kernels/toy.yaml", "about: tiles\n", "about: tiles\n  forms: [causal]\n")
+    k = scan("toy", repository)
+    assert (k.variants_of("full"), k.variants_of("causal")) == (("plain",), ("plain", "tiled"))
+    built = {(b.form, b.variant) for b in all_builds(repository, "plain", ("toy",))}
+    assert built == {("full", "plain"), ("causal", "plain"), ("causal", "tiled")}
+    assert not k.variants_of("full", "cuda")
 
 
 def test_forms_may_be_a_comprehension(repository):
@@ -47,6 +58,7 @@ def test_load_gives_the_functions(repository):
     ("toy.yaml", "about: tiles", "about: tiles\n  about: more", "kernels/toy.yaml:5", "keep one"),
     ("toy.yaml", "about: tiles", "about: [tiles", "kernels/toy.yaml", "indentation"),
     ("toy.yaml", "  about: tiles\n", "", "kernels/toy.yaml", "add about"),
+    ("toy.yaml", "targets: [c]\n", "targets: [c]\n  forms: [casual]\n", "kernels/toy.yaml", "did you mean 'causal'?"),
     ("toy.py", '"d": ("depth",)', '"d": ("width",)', "kernels/toy.py", "two sizes"),
     ("toy.py", '"causal": "top_left"', '"causal": mask', "kernels/toy.py:4", "literal"),
     ("toy.py", "FORMS", "FORM", "kernels/toy.py", "architecture.md"),
@@ -116,3 +128,34 @@ def test_code_is_digested_by_its_meaning():
     assert code_digest("lab/kernel.py") != code_digest("lab/experiment.py") != code_digest("lab")
     with pytest.raises(ConfigError, match="nothing/here"):
         code_digest("nothing/here")
+
+
+def beside(repository: Path, name: str, extra: str = "") -> None:
+    """A second kernel file, toy's own functions with an import of toy, and `extra` at its end."""
+    text = (repository / "kernels/toy.py").read_text()
+    body = text[text.index('"""', 3) + 3:]
+    (repository / f"kernels/{name}.py").write_text(f'"""Builds on toy."""\n\nimport toy\n{body}\n{extra}\n')
+    (repository / f"kernels/{name}.yaml").write_text((repository / "kernels/toy.yaml").read_text())
+
+
+def test_a_kernel_file_may_import_another_by_its_plain_name(repository):
+    beside(repository, "other", "SEEN = toy.definitions({'full': 1})")
+    assert load("other", repository).module.SEEN == {"full": 1}
+    assert "toy" not in sys.modules                                  # nobody else sees it
+
+
+def test_an_edit_of_what_is_imported_changes_the_digest_and_what_is_loaded(repository):
+    beside(repository, "other", "SEEN = toy.definitions({'full': 1})")
+    before, seen = variant_digest(scan("other", repository), "tiled"), load("other", repository).module.SEEN
+    edit(repository / "kernels/toy.py", "# the definitions", "# said otherwise")
+    assert variant_digest(scan("other", repository), "tiled") == before
+    edit(repository / "kernels/toy.py", "return form", "return {'was': form}")
+    assert variant_digest(scan("other", repository), "tiled") != before
+    assert load("other", repository).module.SEEN == {"was": seen}
+
+
+def test_kernel_files_that_import_each_other_are_refused(repository):
+    beside(repository, "other")
+    edit(repository / "kernels/toy.py", "SIZES", "import other\n\nSIZES")
+    with pytest.raises(ConfigError, match="other imports toy imports other"):
+        scan("other", repository)

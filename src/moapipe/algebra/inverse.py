@@ -56,15 +56,16 @@ def simplified(c: Scalar) -> Scalar:
     return Op(c.name, tuple(map(simplify, c.args))) if isinstance(c, Op) else c
 
 
-def gather(s: Scatter) -> tuple[Scatter, tuple[str, ...]]:
-    """The scatter with every variable solved that a law solves, and the laws used."""
-    laws: list[str] = []
+def gather(s: Scatter) -> tuple[Scatter, tuple[tuple[str, Scatter], ...]]:
+    """The scatter with every variable solved that a law solves; and the laws in the order of their use, each with what it made."""
+    states: list[tuple[str, Scatter]] = []
     while step := _radix(s) or _digits(s) or _turn(s) or _affine(s):
         s, law = step
-        if law:
-            laws.append(law)
-    s, used = _bounded(s)
-    return s, tuple(dict.fromkeys((*laws, *([BOUNDS] if used else []))))
+        if states and states[-1][0] == law:
+            states.pop()
+        states.append((law, s))
+    new = _bounded(s)
+    return new, (*states, *([(BOUNDS, new)] if new != s else []))
 
 
 def _without(s: Scatter, k: int) -> tuple[tuple[Scalar, Scalar], ...]:
@@ -77,7 +78,7 @@ def _affine(s: Scatter) -> tuple[Scatter, str] | None:
     for k, (left, right) in enumerate(s.equal):
         form = combine(affine(simplify(left)), affine(simplify(right)), -1)
         if not form:
-            return replace(s, equal=_without(s, k)), ""
+            return replace(s, equal=_without(s, k)), AFFINE
         for v in names:
             rest = {a: c for a, c in form.items() if a != Var(v)}
             if abs(form.get(Var(v), 0)) == 1 and not any(v in variables(scalar(a)) for a in rest):
@@ -209,7 +210,7 @@ def _turn(s: Scatter) -> tuple[Scatter, str] | None:
 # ------------------------------------------------------------------ bounds
 
 
-def _bounded(s: Scatter) -> tuple[Scatter, bool]:
+def _bounded(s: Scatter) -> Scatter:
     """Conditions decided by the bounds of the axes leave; those that bound one summed variable become its range."""
     kept: list[Scalar] = []
     ranges = {v: (lo, hi) for v, lo, hi in s.ranges}
@@ -223,8 +224,7 @@ def _bounded(s: Scatter) -> tuple[Scatter, bool]:
         v, low, high = cut
         lo, hi = ranges[v]
         ranges[v] = (lo if low is None else _larger(lo, low, s), hi if high is None else _smaller(hi, high, s))
-    new = replace(s, ranges=_ordered(tuple((v, *ranges[v]) for v in ranges)), conditions=tuple(kept))
-    return new, new != s
+    return replace(s, ranges=_ordered(tuple((v, *ranges[v]) for v in ranges)), conditions=tuple(kept))
 
 
 def _cut(c: Scalar, v: str) -> tuple[str, Scalar | None, Scalar | None] | None:

@@ -119,16 +119,18 @@ def _taken(p: Pattern, t: Term, b: Binding) -> Term | None:
 
 
 def reuse(terms: Terms, patterns: Sequence[Pattern]) -> Terms:
-    """Every term with definitions in place of what equals them; the first patterns first, until none occurs."""
-    def one(t: Term) -> Term:
-        for _ in range(32):
-            new = next((n for p in patterns if (n := occurrence(p, t)) is not None), None)
-            if new is None:
-                return t
-            t = new
-        return t
+    """Every term with definitions in place of what equals them, like terms collected."""
+    return collect(reused(t, patterns) for t in terms)
 
-    return collect(map(one, terms))
+
+def reused(t: Term, patterns: Sequence[Pattern]) -> Term:
+    """One term with definitions in place of what equals them: the first patterns first, until none occurs."""
+    for _ in range(32):
+        new = next((n for p in patterns if (n := occurrence(p, t)) is not None), None)
+        if new is None:
+            break
+        t = new
+    return t
 
 
 def unfold(terms: Terms, definitions: Mapping[str, tuple[tuple[str, ...], Terms]]) -> Terms:

@@ -196,7 +196,7 @@ def _renamed_guard(g: Scalar, a: Term, b: Term) -> Scalar:
 # ------------------------------------------------------------------ back to an expression
 
 
-def render(terms: Terms, taken: Iterable[str]) -> Scalar:
+def render(terms: Iterable[Term], taken: Iterable[str]) -> Scalar:
     """The expression: what all terms share stands before the bracket, what a sum's variable does not touch before the sum."""
     return _outside(tuple(terms), frozenset(taken))
 
@@ -204,7 +204,7 @@ def render(terms: Terms, taken: Iterable[str]) -> Scalar:
 def _outside(terms: Terms, taken: frozenset[str]) -> Scalar:
     if not terms:
         return Num(0)
-    if len(terms) == 1 and terms[0].sums:
+    if len(terms) == 1:
         return _one(terms[0], taken)
     guards = tuple(g for g in terms[0].guards if all(g in t.guards for t in terms))
     shared = {x: p for x, p in terms[0].factors if not _moves(x, terms)}

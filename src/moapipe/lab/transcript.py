@@ -90,7 +90,9 @@ def _step(s: Step) -> dict[str, Any]:
 
 
 def said(law: str) -> tuple[str, str]:
-    """The mathematics and the source of a ψ-law, or of a law of adjoints."""
+    """The mathematics and the source of a law."""
+    if law in LAWS:
+        return LAWS[law].text, LAWS[law].source
     return (OPS[law].law, OPS[law].source) if law in OPS else ({**RULES, **adjoint.RULES}[law], "")
 
 
