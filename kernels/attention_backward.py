@@ -20,7 +20,7 @@ FORMS = {
     "causal_bottom_right": {"causal": "bottom_right", "weights": False},
     "weights": {"causal": None, "weights": True},
 }
-LEADING = "batch"
+LEADING, GROUP = "batch", "group"
 
 
 def definitions(form: str) -> Adjoint:

@@ -58,6 +58,36 @@ def test_leading_axes_come_back(checkout, lead):
         assert out["out"].shape == (*lead, 4, 2) and out["lse"].shape == (*lead, 4)
 
 
+@pytest.mark.parametrize(("lead", "heads", "shared"), [((), 0, 0), ((2,), 4, 2), ((), 3, 3), ((2, 1), 6, 1), ((1,), 0, 0)])
+def test_query_heads_share_key_value_heads(checkout, lead, heads, shared):
+    """Gradients have the shapes of their arrays; those of K and V are those of repeated heads, summed over the groups."""
+    rng, each = np.random.default_rng(1), heads // shared if shared else 1
+    front, back = (*lead, heads), (*lead, shared)
+    if not lead and not heads:
+        front = back = ()
+    q, k, v, t = (rng.standard_normal((*f, n, d)) for f, n, d in ((front, 4, 3), (back, 5, 3), (back, 5, 2), (front, 4, 2)))
+    wide = {n: np.repeat(x, each, axis=-3) if front else x for n, x in {"K": k, "V": v}.items()}
+    saved = call("attention_forward", {**wide, "Q": q}, form="causal_lse", root=checkout)
+    given = {"Q": q, "dout": t, "out": saved["out"], "lse": saved["lse"]}
+    apart = call("attention_backward", {**given, **wide}, form="causal", root=checkout)
+    for target in ("reference", "dnf", "onf"):
+        made = call("attention_backward", {**given, "K": k, "V": v}, form="causal", target=target, root=checkout)
+        np.testing.assert_allclose(made["dQ"], apart["dQ"], rtol=1e-12, atol=1e-13)
+        for n, x in (("dK", k), ("dV", v)):
+            summed = apart[n].reshape(*back, each, *x.shape[-2:]).sum(-3) if front else apart[n]
+            assert made[n].shape == x.shape
+            np.testing.assert_allclose(made[n], summed, rtol=1e-12, atol=1e-13)
+
+
+def test_heads_that_do_not_divide_are_refused(checkout):
+    q, k, v = np.ones((2, 6, 4, 3)), np.ones((2, 4, 5, 3)), np.ones((2, 4, 5, 2))
+    with pytest.raises(LabError, match="6 heads of Q, dout cannot share 4 of K, V") as e:
+        call("attention_backward", Q=q, K=k, V=v, dout=np.ones((2, 6, 4, 2)), root=checkout)
+    assert "multiple" in e.value.hint
+    with pytest.raises(LabError, match="leading axes differ"):
+        call("attention_backward", Q=q, K=k[:1], V=v[:1], dout=np.ones((2, 6, 4, 2)), root=checkout)
+
+
 def test_a_scalar_has_a_default_and_can_be_given(checkout):
     half = call("attention_forward", Q=Q, K=K, V=V, scale=0.5, root=checkout)["out"]
     np.testing.assert_array_equal(half, call("attention_forward", Q=Q, K=K, V=V, root=checkout)["out"])  # 1/√4

@@ -151,7 +151,8 @@ def test_an_edit_of_what_is_imported_changes_the_digest_and_what_is_loaded(repos
     assert variant_digest(scan("other", repository), "tiled") == before
     edit(repository / "kernels/toy.py", "return form", "return {'was': form}")
     assert variant_digest(scan("other", repository), "tiled") != before
-    assert load("other", repository).module.SEEN == {"was": seen}
+    after = load("other", repository).module.SEEN
+    assert after == {"was": seen}
 
 
 def test_kernel_files_that_import_each_other_are_refused(repository):

@@ -1,12 +1,13 @@
 """In: a kernel's name, a stage, a user's arrays. Out: the outputs of that stage: reference, dnf, onf, or the compiled C or Fortran.
 
 Shapes give the sizes. Leading axes (batch, heads, …) are collapsed into the size that the kernel file names LEADING, and
-restored in the outputs. Scalars that the kernel file has a default for may be left out.
+restored in the outputs; where the size GROUP follows it, the last leading axis counts that many times as many heads. Scalars that the kernel file has a default for may be left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -64,18 +65,17 @@ def call(
             out = {o: made[o] for o in start.outputs}
         case _:
             language = "c" if target == "onf" else target
-            build = Build(kernel, form, variant or _first(file, language), language, resolve_isa(isa, machine_file(machine, place)), dtype)
+            build = Build(kernel, form, variant or _first(file, form, language), language, resolve_isa(isa, machine_file(machine, place)), dtype)
             typed = {k: np.asarray(v, DTYPES[dtype]) for k, v in flat.items()}
             d = derive(build, place)
             out = interpret(d.schedule.kernel, sizes, typed, threads=threads).outputs if target == "onf" else _compiled(d, place, machine, typed, sizes, threads)
     return {name: restore(value, leading, start, name, file) for name, value in out.items()}
 
 
-def _first(file: KernelFile, target: str) -> str:
-    for name, variant in file.variants.items():
-        if target in variant.targets:
-            return name
-    raise ConfigError(f"no variant of {file.name} is written for {target}", where=f"kernels/{file.name}.yaml")
+def _first(file: KernelFile, form: str, target: str) -> str:
+    for name in file.variants_of(form, target):
+        return name
+    raise ConfigError(f"no variant of {file.name} is written for {form} in {target}", where=f"kernels/{file.name}.yaml")
 
 
 def _dtype(inputs: Mapping[str, NDArray[Any]]) -> str:
@@ -98,30 +98,66 @@ def _compiled(d: Derivation, root: Path, machine: str, inputs: Arrays, sizes: Ma
 # ------------------------------------------------------------------ shapes
 
 
-def collapse(file: KernelFile, dnf: Dnf, given: Mapping[str, NDArray[Any]]) -> tuple[Arrays, tuple[int, ...] | None]:
-    """Inputs with their leading axes collapsed into the size LEADING, and those axes (None: nothing was collapsed).
+@dataclass(frozen=True)
+class Leading:
+    """A caller's axes in place of LEADING, and of LEADING and GROUP together (as many, the last one a multiple)."""
 
-    LabError for an input that the kernel does not have, a wrong rank, and leading axes that differ between inputs.
+    alone: tuple[int, ...]
+    grouped: tuple[int, ...]
+
+    @property
+    def group(self) -> int:
+        return self.grouped[-1] // self.alone[-1] if self.alone and self.alone[-1] else 1
+
+
+def collapse(file: KernelFile, dnf: Dnf, given: Mapping[str, NDArray[Any]]) -> tuple[Arrays, Leading | None]:
+    """Inputs with their leading axes collapsed into the size LEADING, and those axes (None: no input has the size).
+
+    LabError for an input that the kernel does not have, a wrong rank, leading axes that differ between inputs, and heads that do
+    not divide into groups.
     """
     shapes = dict(dnf.inputs)
-    for name in given:
-        choose(name, list(shapes), f"input of {file.name}", "inputs")
-    leading = getattr(file.module, "LEADING", "")
     found: dict[str, tuple[int, ...]] = {}
-    out: Arrays = {}
     for name, value in given.items():
-        shape = shapes[name]
-        if shape and shape[0] == Var(leading):
-            if value.ndim < len(shape) - 1:
-                raise LabError(f"{name} has shape {value.shape}", where=file.name, hint=f"it needs {_shape(shape)}, with any axes in place of {leading}")
-            found[name] = value.shape[: value.ndim - len(shape) + 1]
-            value = value.reshape(prod(found[name]), *value.shape[len(found[name]) :])
+        choose(name, list(shapes), f"input of {file.name}", "inputs")
+        shape, behind = shapes[name], _behind(file, shapes[name])
+        if behind and value.ndim < len(shape) - behind:
+            raise LabError(f"{name} has shape {value.shape}", where=file.name, hint=f"it needs {_shape(shape)}, with any axes in place of {_leading(file)}")
+        if behind:
+            found[name] = value.shape[: value.ndim - len(shape) + behind]
         elif value.ndim != len(shape):
             raise LabError(f"{name} has shape {value.shape}", where=file.name, hint=f"it needs {_shape(shape) if shape else 'a single number'}")
-        out[name] = value
-    if len(set(found.values())) > 1:
+    leading = _agreed(file, found, {name: _behind(file, shapes[name]) for name in found})
+    if leading is None:
+        return dict(given), None
+    front = {1: (prod(leading.alone),), 2: (prod(leading.alone), leading.group)}
+    return {n: v.reshape(*front[_behind(file, shapes[n])], *v.shape[len(found[n]) :]) if n in found else v for n, v in given.items()}, leading
+
+
+def _leading(file: KernelFile) -> str:
+    return str(getattr(file.module, "LEADING", ""))
+
+
+def _behind(file: KernelFile, shape: tuple[Any, ...]) -> int:
+    """How many axes of a shape a caller's leading axes stand for: 1 for LEADING, 2 for LEADING and GROUP, else 0."""
+    if not shape or shape[0] != Var(_leading(file)):
+        return 0
+    return 2 if len(shape) > 1 and shape[1] == Var(str(getattr(file.module, "GROUP", ""))) else 1
+
+
+def _agreed(file: KernelFile, found: Mapping[str, tuple[int, ...]], behind: Mapping[str, int]) -> Leading | None:
+    """The leading axes that all inputs have; those with groups may have a multiple of heads."""
+    alone, grouped = (dict.fromkeys(s for n, s in found.items() if behind[n] == k) for k in (1, 2))
+    if len(alone) > 1 or len(grouped) > 1 or (alone and grouped and next(iter(alone))[:-1] != next(iter(grouped))[:-1]):
         raise LabError(f"leading axes differ: {', '.join(f'{n} {s}' for n, s in found.items())}", where=file.name, hint="give all the same batch and head axes")
-    return out, next(iter(found.values()), None)
+    if not found:
+        return None
+    out = Leading(next(iter(alone or grouped)), next(iter(grouped or alone)))
+    if len(out.alone) != len(out.grouped) or (out.alone and out.group * out.alone[-1] != out.grouped[-1]):
+        few, many = (dict.fromkeys(n for n in found if behind[n] == k) for k in (1, 2))
+        raise LabError(f"{out.grouped[-1] if out.grouped else 0} heads of {', '.join(many)} cannot share {out.alone[-1] if out.alone else 0} of {', '.join(few)}",
+                       where=file.name, hint="each key-value head serves as many query heads as the others: their number must be a multiple")
+    return out
 
 
 def complete(file: KernelFile, dnf: Dnf, given: Arrays) -> tuple[Arrays, dict[str, int]]:
@@ -147,12 +183,12 @@ def complete(file: KernelFile, dnf: Dnf, given: Arrays) -> tuple[Arrays, dict[st
     return ordered, {**sizes, **infer_sizes(dnf, ordered)}
 
 
-def restore(value: NDArray[Any], leading: tuple[int, ...] | None, dnf: Dnf, name: str, file: KernelFile) -> NDArray[Any]:
+def restore(value: NDArray[Any], leading: Leading | None, dnf: Dnf, name: str, file: KernelFile) -> NDArray[Any]:
     """An output with the leading axes of the inputs in place of LEADING."""
-    first = dnf.normal(name).axes[:1]
-    if leading is None or not first or first[0][1] != Var(getattr(file.module, "LEADING", "")):
+    behind = _behind(file, tuple(e for _, e in dnf.normal(name).axes))
+    if leading is None or not behind:
         return value
-    return value.reshape(*leading, *value.shape[1:])
+    return value.reshape(*(leading.alone if behind == 1 else leading.grouped), *value.shape[behind:])
 
 
 def _shape(shape: tuple[Any, ...]) -> str:
