@@ -133,7 +133,7 @@ def test_a_record_holds_raw_samples_of_all_participants_with_verdicts(repository
     assert (data["cpu_seconds"].values[taken] > 0).all()
     assert data["target"].values.tolist().count("torch") == 2
     assert json.loads(data.attrs["libraries"])["torch"].startswith("2.")
-    assert json.loads(data.attrs["environment"])["1"]["OMP_PROC_BIND"] == "close"
+    assert json.loads(data.attrs["environment"])["threads=1"]["OMP_PROC_BIND"] == "close"
     assert set(data["prediction_hash"].values.tolist()) == {"f" * 64}
     assert record.read(repository.root / "results/small/local/bench/twice/plain/f64/record.nc").identical(data)
 
@@ -297,6 +297,6 @@ def test_an_interrupted_job_leaves_no_process_no_record_and_loses_no_finished_la
     data = benching.bench(e, GROUP, said.append)
     assert said[0].endswith("goes on after 1 finished launch")
     assert not any("launch 1 of 3" in line for line in said)
-    kept = [s[0] for s in finished["0/1"]["0"]["samples"]]
+    kept = [s[0] for s in finished["0/threads=1"]["0"]["samples"]]
     assert data["seconds"].values[0, 0, : len(kept)].tolist() == kept
     assert [p.name for p in target.parent.iterdir()] == ["record.nc"]

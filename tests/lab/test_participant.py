@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from moapipe.errors import LabError
-from moapipe.lab.participant import BINDING_FAILED, Participant, Trouble, inside, scrubbed, settings
+from moapipe.lab.participant import BINDING_FAILED, Participant, Trouble, inside, leaked, scrubbed
 from moapipe.lab.place import root
 from moapipe.lab.program import program
+from moapipe.lab.runtime import settings
 
 CHECK = """#include <math.h>
 #include <stdint.h>
@@ -64,7 +65,7 @@ def test_a_kernel_gets_its_arguments_aligned_and_in_order(checking):
         assert int(calls) >= 2
         assert float(fastest) > 0
         rows, _ = p.ask("turn 3 4", 30)
-        assert [len(r) for r in rows] == [10] * 4
+        assert [len(r) for r in rows] == [12] * 4
         assert [float(r[0]) for r in rows] == sorted(float(r[0]) for r in rows)
     assert p.cpu_seconds > 0
 
@@ -113,6 +114,7 @@ def test_settings_of_the_shell_are_scrubbed_and_ours_are_set(monkeypatch):
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_PRELOAD", "SLURM_CPU_BIND"])
 def test_every_kind_of_setting_is_scrubbed(name):
     assert scrubbed({name: "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert leaked({name: "1", "PATH": "/bin"}) == {name: "1"}
 
 
 def test_places_name_every_cpu_once():

@@ -184,7 +184,7 @@ def test_join_and_read_refuse_another_protocol(name, tmp_path):
 
 def test_a_foreign_netcdf_file_is_refused(tmp_path):
     xr.Dataset({"x": ("i", [1.0])}).to_netcdf(tmp_path / "d.nc")
-    with pytest.raises(RecordError, match="expected 1, found none"):
+    with pytest.raises(RecordError, match="expected 2, found none"):
         record.read(tmp_path / "d.nc")
 
 

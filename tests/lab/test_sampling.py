@@ -7,11 +7,14 @@ from math import isnan
 import pytest
 
 from moapipe.lab.record import Sample
-from moapipe.lab.sampling import FEWEST, FLOOR, HARD, MOST, SAMPLE_S, TURN, Frame, Rule, calls_for, judged, parse, rejudged, spread
+from moapipe.lab.sampling import FEWEST, FLOOR, HARD, MOST, SAMPLE_S, TURN, Frame, Placed, Rule, calls_for, judged, parse, rejudged, spread
 from moapipe.lab.watch import Watch
+from moapipe.machine.arrangement import Arrangement
+from moapipe.machine.placement import Memory
+from moapipe.machine.seating import Arranged
 
-LINE = ["10.5", "0.002", "0.0039", "0.0", "1", "2", "2", "2", "4.2e+09", "0,1"]
-FRAME = Frame(2, frozenset({0, 1}), 4.2e9, Watch())
+LINE = ["10.5", "0.002", "0.0039", "0.0", "1", "2", "2", "2", "4.2e+09", "0/0/0,1/-1/1", "0-1", "1"]
+FRAME = Frame(Arranged(Arrangement(2, 2), (0, 1), (0, 1)), 4.2e9, Watch())
 RULE = Rule(20, 0.02, 1.0)
 
 
@@ -22,24 +25,25 @@ def samples(n, verdict="valid", seconds=1e-3):
 def test_a_line_of_the_driver_is_read_whole():
     s = parse(LINE, 4)
     assert (s.calls, s.start, s.seconds, s.cpu_seconds, s.wait_seconds) == (4, 10.5, 0.002, 0.0039, 0.0)
-    assert (s.involuntary, s.voluntary, s.threads, s.active, s.clock, s.cpus) == (1, 2, 2, 2, 4.2e9, (0, 1))
+    assert (s.involuntary, s.voluntary, s.threads, s.active, s.clock, s.cpus) == (1, 2, 2, 2, 4.2e9, ((0, 1), (0, -1), (0, 1)))
+    assert (s.mask, s.widest) == ({0, 1}, 1)
 
 
 def test_what_the_kernel_does_not_say_is_unknown():
-    s = parse(["1", "1", "1", "-1", "0", "0", "2", "0", "4e9", "-"], 1)
+    s = parse(["1", "1", "1", "-1", "0", "0", "2", "0", "4e9", "-", "-", "0"], 1)
     assert isnan(s.wait_seconds)
-    assert s.cpus == ()
+    assert (s.cpus, s.mask) == ((), frozenset())
 
 
 def test_a_judged_sample_is_of_one_call():
-    s = judged(parse(LINE, 4), FRAME)
+    s = judged(parse(LINE, 4), FRAME, Placed())
     assert (s.seconds, s.calls, s.verdict, s.cpu_seconds) == (0.0005, 4, "valid", 0.0039)
 
 
 def test_the_clock_is_judged_against_the_launch_s_best():
     slow = replace(parse(LINE, 4), clock=3e9)
-    assert judged(slow, replace(FRAME, clock=0.0)).verdict == "valid"
-    assert [s.verdict for s in rejudged([slow, parse(LINE, 4)], FRAME, 4.2e9)] == ["slow_clock", "valid"]
+    assert judged(slow, replace(FRAME, clock=0.0), Placed()).verdict == "valid"
+    assert [s.verdict for s in rejudged([slow, parse(LINE, 4)], FRAME, 4.2e9, Placed())] == ["slow_clock", "valid"]
 
 
 @pytest.mark.parametrize("seconds", [1e-7, 1.3e-6, 1e-4, 1.9e-3, 5.0])
@@ -88,3 +92,24 @@ def test_when_a_launch_has_enough(taken, spent, enough):
 ])
 def test_a_turn_fits_the_time_that_is_left(count, seconds, spent, expected):
     assert RULE.next_turn(count, seconds, spent) == expected
+
+
+@pytest.mark.parametrize(("words", "memory", "expected"), [
+    (["1", "0.9", "0:90,1:10"], Memory("first_touch"), 0.1),
+    (["1", "-1", "0:90,1:10"], Memory("first_touch"), None),
+    (["1", "0.5", "0:100"], Memory("first_touch", touchers="one"), 0.0),
+    (["1", "0.5", "0:75,1:25"], Memory("first_touch", touchers="one"), 0.25),
+    (["1", "0.5", "0:50,1:50"], Memory("interleave", (0, 1)), 0.0),
+    (["1", "0.5", "0:80,1:20"], Memory("interleave", (0, 1)), 0.3),
+    (["1", "0.5", "0:80,1:20"], Memory("bind", (1,)), 0.8),
+    (["1", "1", "-"], Memory("bind", (1,)), None),
+])
+def test_the_share_of_pages_that_lie_elsewhere(words, memory, expected):
+    found = Placed.of(words).misplaced(memory)
+    assert isnan(found) if expected is None else found == pytest.approx(expected)
+
+
+def test_misplaced_pages_and_a_second_runtime_are_judged():
+    far = replace(FRAME, arranged=replace(FRAME.arranged, memory=Memory("bind", (1,))))
+    assert judged(parse(LINE, 4), far, Placed(1, 1.0, {0: 9, 1: 1})).verdict == "wrong_memory"
+    assert judged(parse(LINE, 4), FRAME, Placed(2)).verdict == "two_runtimes"

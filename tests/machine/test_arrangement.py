@@ -3,8 +3,9 @@
 import pytest
 from tests.machine import machines
 
-from moapipe.machine.arrangement import ALL, Arrangement, Sweep, arrange, settled
-from moapipe.machine.placement import Memory
+from moapipe.machine.arrangement import ALL, MEMORIES, PLACEMENTS, Arrangement, Sweep
+from moapipe.machine.placement import MAPS, Memory
+from moapipe.machine.seating import arrange, settled
 
 NPS4, SMT = machines.MILAN_NPS4, machines.SMT
 
@@ -83,3 +84,16 @@ def test_a_sweep_is_every_combination_once():
 def test_the_text_names_what_is_not_usual():
     assert Arrangement(2).text() == "threads=2"
     assert Arrangement(8, 1, "one_core", believed_cpus=128).text() == "threads=8 cores=1 placement=one_core believed_cpus=128"
+
+
+@pytest.mark.parametrize("table", [PLACEMENTS, MEMORIES])
+def test_rows_say_what_they_are(table):
+    assert all(len(text.split()) >= 3 for text in table.values())
+    assert set(MAPS) == set(PLACEMENTS)
+
+
+def test_one_word_gives_every_node():
+    top = machines.whole(machines.grace_hopper())
+    found = [a.memory for a in settled(Arrangement(2, memory="each_node"), top)]
+    assert found == [f"node:{n}" for n in (0, 1, 2, 3, 4, 12, 20, 28)]
+    assert [a.placement for a in settled(Arrangement(2, placement="each_numa"), top)] == [f"numa:{k}" for k in range(4)]

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.machine import machines
 
@@ -180,6 +180,7 @@ def test_distances_are_in_the_order_of_the_nodes():
     assert from_xml(xml, range(128)).distances == ((10, 32), (32, 10))
 
 
+@settings(deadline=None)        # hwloc's program runs in the first example
 @given(st.sets(st.integers(0, 127), min_size=1))
 def test_whatever_the_mask_the_array_holds_it_once(mask):
     t = machines.synthetic(machines.MILAN_NPS4, mask)

@@ -37,6 +37,9 @@ class Served:
     file: kernels.KernelFile
     form: str
     dtype: str
+    threads: int
+    touchers: int                               # of the input tensors' pages
+    tensors: tuple[Any, ...] = ()
     call: Callable[[], Any] | None = None
 
 
@@ -52,26 +55,45 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     probe = ctypes.CDLL(probe_path)
     probe.probe_after.argtypes = (ctypes.c_double,) * 3
+    probe.probe_memory.argtypes = (ctypes.c_char_p,) * 2
+    probe.probe_pages.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    probe.probe_placed.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
     probe.probe_settle.restype = ctypes.c_double
-    served = Served(torch, probe, kernels.load(name, Path(root)), form, dtype)
+    served = Served(torch, probe, kernels.load(name, Path(root)), form, dtype, int(threads), int(threads))
     print(f"ready {time.process_time():.9f} {json.dumps(about(torch))}", file=answers)
     for line in sys.stdin:
-        words = line.split()
         try:
-            match words:
-                case ["prepare", count, *_]:
-                    print(f"done {time.process_time():.9f} {prepare(served, int(count))}", file=answers)
-                case ["warm", seconds]:
-                    calls, fastest = warm(served, float(seconds))
-                    print(f"done {served.probe.probe_settle():.9f} {calls} {fastest:.9g}", file=answers)
-                case ["turn", calls, samples]:
-                    turn(served, int(calls), int(samples))
-                    print(f"done {served.probe.probe_settle():.9f}", file=answers)
-                case _:
-                    raise ValueError(f"unknown command: {line.strip()}")
+            print(f"done {_obeyed(served, line.split(), line.strip())}", file=answers)
         except Exception as e:      # whatever PyTorch refuses is an answer, not a traceback
             print(f"error {type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}", file=answers)
             return
+
+
+def _obeyed(served: Served, words: Sequence[str], line: str) -> str:
+    """What stands behind `done` when a command was carried out: the process's CPU seconds, and what the command gives."""
+    match words:
+        case ["memory", policy, touchers, nodes]:
+            served.touchers = 1 if touchers == "one" else served.threads
+            if served.probe.probe_memory(policy.encode(), nodes.encode()):
+                raise ValueError(f"the kernel refuses memory by {policy} on nodes {nodes}")
+            return f"{time.process_time():.9f}"
+        case ["placed"]:
+            for tensor in served.tensors:
+                served.probe.probe_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            text = ctypes.create_string_buffer(1 << 13)
+            count = served.probe.probe_placed(text, len(text))
+            return f"{time.process_time():.9f} {count} -1 {text.value.decode()}"
+        case ["prepare", count, *_]:
+            name = prepare(served, int(count))
+            return f"{time.process_time():.9f} {name}"
+        case ["warm", seconds]:
+            calls, fastest = warm(served, float(seconds))
+            return f"{served.probe.probe_settle():.9f} {calls} {fastest:.9g}"
+        case ["turn", calls, samples]:
+            turn(served, int(calls), int(samples))
+            return f"{served.probe.probe_settle():.9f}"
+        case _:
+            raise ValueError(f"unknown command: {line}")
 
 
 def about(torch: Any) -> dict[str, str]:
@@ -85,7 +107,8 @@ def about(torch: Any) -> dict[str, str]:
 
 def prepare(served: Served, inputs: int) -> str:
     """Read the `input` lines, make the tensors and the call; gives the call's name. Outputs and sizes are PyTorch's own affair."""
-    served.call = None
+    served.call, served.tensors = None, ()
+    served.torch.set_num_threads(served.touchers)
     tensors = {}
     for _ in range(inputs):
         _, name, shape, path = sys.stdin.readline().rstrip("\n").split(" ", 3)
@@ -93,6 +116,8 @@ def prepare(served: Served, inputs: int) -> str:
         raw = np.fromfile(path, DTYPES[served.dtype], prod(extents)).reshape(extents)
         tensors[name] = served.torch.empty(extents, dtype=getattr(served.torch, np.dtype(DTYPES[served.dtype]).name))
         tensors[name].copy_(served.torch.from_numpy(raw))
+    served.tensors = tuple(tensors.values())
+    served.torch.set_num_threads(served.threads)
     name, call = served.file.call("baseline", served.torch, tensors, served.form)
     served.call = call
     gc.collect()
@@ -114,15 +139,22 @@ def warm(served: Served, seconds: float) -> tuple[int, float]:
 
 def turn(served: Served, calls: int, samples: int) -> None:
     """One call untimed, then `samples` samples of `calls` calls; the probe prints their lines."""
-    call, probe, again = served.call, served.probe, range(calls)
+    call, probe, half = served.call, served.probe, calls // 2
     assert call is not None
     call()
     for _ in range(samples):
         probe.probe_before()
-        cpu, start = time.process_time(), time.monotonic()
-        for _ in again:
+        cpu, start, seconds = time.process_time(), time.monotonic(), 0.0
+        begin = start
+        if half:
+            for _ in range(half):
+                call()
+            seconds = time.monotonic() - begin
+            probe.probe_middle()
+            begin = time.monotonic()
+        for _ in range(calls - half):
             call()
-        seconds = time.monotonic() - start
+        seconds += time.monotonic() - begin
         probe.probe_after(start, seconds, time.process_time() - cpu)
 
 if __name__ == "__main__":

@@ -35,15 +35,17 @@ from moapipe.lab.experiment import Experiment, Group, Point
 from moapipe.lab.file import read_json, write_bytes, write_json
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.lock import alone
-from moapipe.lab.participant import Participant, Trouble, inside, settings
+from moapipe.lab.participant import Participant, Trouble, inside, leaked
 from moapipe.lab.place import recorded
 from moapipe.lab.plan import Entry, Plan, fitting, plan
 from moapipe.lab.program import program
 from moapipe.lab.record import Case, Sample
-from moapipe.lab.sampling import TURN, WARM_S, Frame, Rule, Seen, calls_for, judged, parse, rejudged
+from moapipe.lab.runtime import environment, missing
+from moapipe.lab.sampling import TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
 from moapipe.lab.watch import Watch
 from moapipe.machine import topology
-from moapipe.machine.placement import cpus as cpus_of
+from moapipe.machine.arrangement import Arrangement
+from moapipe.machine.seating import Arranged
 from moapipe.machine.topology import Topology
 
 Say = Callable[[str], None]
@@ -61,12 +63,13 @@ class Track:
     call_seconds: float = 0.0
     spent_s: float = 0.0
     seen: list[Seen] = field(default_factory=list)
+    placed: Placed = field(default_factory=Placed)
     trouble: Trouble | None = None
 
 
 @dataclass
 class Job:
-    """The state of one measuring job; `launches` are finished ones: {"launch/threads": {entry's index: {samples, status, reason}}}."""
+    """The state of one measuring job; `launches` are finished ones: {"launch/arrangement": {entry's index: {samples, status, reason}}}."""
 
     experiment: Experiment
     plan: Plan
@@ -135,16 +138,16 @@ def _resume(job: Job, journal: Path) -> None:
 
 
 def _launches(job: Job, journal: Path) -> None:
-    counts = sorted({x.point.threads for x in job.plan.entries if not x.status})
-    todo = [(k, t) for k in range(job.experiment.file.launches) for t in counts if f"{k}/{t}" not in job.launches]
-    points = {t: list(dict.fromkeys(x.point.label for x in job.plan.entries if x.point.threads == t)) for t in counts}
-    total, job.begun = sum(len(points[t]) for _, t in todo), time.monotonic()
-    for launch, threads in todo:
+    arranged = {x.point.arrangement: x.arranged for x in job.plan.entries if not x.status}
+    todo = [(k, a) for k in range(job.experiment.file.launches) for a in arranged if f"{k}/{a.text()}" not in job.launches]
+    points = {a: list(dict.fromkeys(x.point.label for x in job.plan.entries if x.point.arrangement == a)) for a in arranged}
+    total, job.begun = sum(len(points[a]) for _, a in todo), time.monotonic()
+    for launch, asked in todo:
         done: dict[str, Any] = {}
-        with _participants(job, threads) as start:
-            for point in points[threads]:
-                _point(job, launch, threads, point, start, done, total)
-        job.launches[f"{launch}/{threads}"] = done
+        with _participants(job, arranged[asked]) as start:
+            for point in points[asked]:
+                _point(job, launch, arranged[asked], point, start, done, total)
+        job.launches[f"{launch}/{asked.text()}"] = done
         write_json(journal, {"key": job.plan.key, "launches": job.launches, "libraries": job.libraries})
 
 
@@ -152,15 +155,15 @@ Start = Callable[[Entry], Participant]
 
 
 @contextmanager
-def _participants(job: Job, threads: int) -> Iterator[Start]:
+def _participants(job: Job, arranged: Arranged) -> Iterator[Start]:
     """A function that gives an entry's process, started at its first use and again after its end; all end with the context."""
-    cpus = inside(cpus_of(job.top, threads))
+    inside(arranged.mask)
     alive: dict[str, Participant] = {}
 
     def start(entry: Entry) -> Participant:
         found = alive.get(entry.name)
         if found is None or found not in job.running:
-            found = alive[entry.name] = _launch(job, entry, threads, cpus)
+            found = alive[entry.name] = _launch(job, entry, arranged)
         return found
 
     try:
@@ -170,17 +173,18 @@ def _participants(job: Job, threads: int) -> Iterator[Start]:
             _end(job, p)
 
 
-def _launch(job: Job, entry: Entry, threads: int, cpus: Sequence[int]) -> Participant:
+def _launch(job: Job, entry: Entry, arranged: Arranged) -> Participant:
     root, machine = job.experiment.root, job.experiment.file.machine
+    ours, threads = environment(arranged, root, machine), str(arranged.asked.threads)
     if entry.library is not None:
         driver = program("driver", root, machine)
         manifest = entry.library.manifest
-        command = [str(driver), str(entry.library.path), manifest["symbol"], manifest["dtype"], str(threads)]
-        p = Participant(entry.name, command, settings(threads, cpus), cpus)
+        command = [str(driver), str(entry.library.path), manifest["symbol"], manifest["dtype"], threads]
+        p = Participant(entry.name, command, ours, arranged.mask)
     else:
         probe, g = program("probe.so", root, machine), job.plan.group
-        command = [sys.executable, "-m", "moapipe.lab.baseline", str(probe), str(root), g.kernel, g.form, g.dtype, str(threads)]
-        p = Participant(entry.name, command, settings(threads, cpus) | PYTORCH, cpus)
+        command = [sys.executable, "-m", "moapipe.lab.baseline", str(probe), str(root), g.kernel, g.form, g.dtype, threads]
+        p = Participant(entry.name, command, ours | PYTORCH, arranged.mask)
     job.running.append(p)
     try:
         told = p.ready()
@@ -209,15 +213,15 @@ def _end(job: Job, p: Participant) -> None:
 # ------------------------------------------------------------------ one point of one launch
 
 
-def _point(job: Job, launch: int, threads: int, label: str, start: Start, done: dict[str, Any], total: int) -> None:
+def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, done: dict[str, Any], total: int) -> None:
     """Warm all participants up, then let them take turns until each has enough."""
     manifest = job.plan.manifest
     assert manifest is not None, "an entry without status has a manifest"
-    here = [(i, x) for i, x in enumerate(job.plan.entries) if (x.point.label, x.point.threads) == (label, threads)]
+    here = [(i, x) for i, x in enumerate(job.plan.entries) if (x.point.label, x.arranged) == (label, arranged)]
     lost = {i for key in job.launches.values() for i, row in key.items() if row["status"]}
     live = tuple(x for i, x in here if not x.status and str(i) not in lost)
     index = {id(x): i for i, x in here}
-    _tell(job, launch, label, threads, len(live), total)
+    _tell(job, launch, label, arranged.asked, len(live), total)
     job.read()
     with tempfile.TemporaryDirectory(prefix="moapipe-", dir=_room(live, manifest)) as folder:
         tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, _free_bytes())]
@@ -228,16 +232,21 @@ def _point(job: Job, launch: int, threads: int, label: str, start: Start, done: 
         for t in turned:
             _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
         job.read()
-    frame = Frame(threads, frozenset(inside(cpus_of(job.top, threads))), 0.0, job.watch)
+    frame = Frame(arranged, 0.0, job.watch)
     _rounds(job, turned, start, frame)
     best = max((s.clock for t in turned for s in t.seen), default=0.0)
     for t in turned:
-        samples = rejudged(t.seen, frame, best)
+        samples = rejudged(t.seen, frame, best, t.placed)
         done[str(index[id(t.entry)])] = {
-            "samples": [list(asdict(s).values()) for s in samples], "status": t.trouble.status if t.trouble else "",
+            "samples": [_plain(s) for s in samples], "status": t.trouble.status if t.trouble else "",
             "reason": t.trouble.reason if t.trouble else "",
         }
     job.blocks += 1
+
+
+def _plain(s: Sample) -> list[Any]:
+    """A sample for the journal: JSON knows no NaN."""
+    return [None if isinstance(v, float) and np.isnan(v) else v for v in asdict(s).values()]
 
 
 def _guarded(job: Job, track: Track, start: Start, act: Callable[[Participant], None]) -> None:
@@ -258,7 +267,10 @@ def _guarded(job: Job, track: Track, start: Start, act: Callable[[Participant], 
 def _prepare(job: Job, t: Track, manifest: Mapping[str, Any], folder: Path, p: Participant) -> None:
     """Load the inputs, warm up, choose the calls of a sample. Trouble `timed_out` when one call has no room in the time box."""
     box = job.experiment.file.time_box_s / job.experiment.file.launches
+    memory = t.entry.arranged.memory
+    p.ask(f"memory {memory.policy} {memory.touchers} {','.join(map(str, memory.nodes)) or '-'}", SLACK_S)
     p.ask(_preparation(t.entry, manifest, folder), SLACK_S * 6)
+    t.placed = Placed.of(p.ask("placed", SLACK_S)[1])
     _, told = p.ask(f"warm {min(WARM_S, box)}", 2 * box + SLACK_S)
     t.call_seconds = float(told[1])
     t.calls = calls_for(t.call_seconds)
@@ -307,8 +319,8 @@ def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> No
             _guarded(job, t, start, partial(_turn, t, rule))
             job.read()
         best = max((s.clock for t in tracks for s in t.seen), default=0.0)
-        now = Frame(frame.threads, frame.cpus, best, frame.watch)
-        live = [t for t in live if t.trouble is None and not rule.enough([judged(s, now) for s in t.seen], t.spent_s)]
+        now = Frame(frame.arranged, best, frame.watch)
+        live = [t for t in live if t.trouble is None and not rule.enough([judged(s, now, t.placed) for s in t.seen], t.spent_s)]
 
 
 def _turn(t: Track, rule: Rule, p: Participant) -> None:
@@ -320,11 +332,11 @@ def _turn(t: Track, rule: Rule, p: Participant) -> None:
     t.spent_s += time.monotonic() - begin
 
 
-def _tell(job: Job, launch: int, label: str, threads: int, count: int, total: int) -> None:
+def _tell(job: Job, launch: int, label: str, asked: Arrangement, count: int, total: int) -> None:
     """One line of progress with the time left, once there is something to judge it by."""
     left = (time.monotonic() - job.begun) / job.blocks * (total - job.blocks) if job.blocks else None
     after = f", about {left:.0f} s left" if left is not None else ""
-    job.say(f"{job.plan.group.path()}: launch {launch + 1} of {job.experiment.file.launches}, {label} threads={threads}: {count} participants{after}")
+    job.say(f"{job.plan.group.path()}: launch {launch + 1} of {job.experiment.file.launches}, {label} {asked.text()}: {count} participants{after}")
 
 
 # ------------------------------------------------------------------ room
@@ -350,7 +362,7 @@ def _room(entries: Sequence[Entry], manifest: Mapping[str, Any]) -> str | None:
 def _case(job: Job, i: int, x: Entry) -> Case:
     """An entry with all its launches as a case of the record."""
     rows = [found[str(i)] for found in job.launches.values() if str(i) in found]
-    launches = [[Sample(*s) for s in row["samples"]] for row in rows]
+    launches = [[Sample(*(float("nan") if v is None else v for v in s)) for s in row["samples"]] for row in rows]
     status, reason = x.status, x.reason
     if trouble := next((row for row in rows if row["status"]), None):
         status, reason = trouble["status"], trouble["reason"]
@@ -371,12 +383,13 @@ def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:
 
 
 def _attributes(job: Job) -> dict[str, Any]:
-    counts = sorted({x.point.threads for x in job.plan.entries})
-    environment = {str(t): settings(t, cpus_of(job.top, t)) for t in counts} | {"torch": PYTORCH}
+    root, machine = job.experiment.root, job.experiment.file.machine
+    able = {x.point.arrangement.text(): x.arranged for x in job.plan.entries if not x.arranged.reason and not missing(x.arranged)}
+    variables = {text: environment(arranged, root, machine) for text, arranged in able.items()} | {"torch": PYTORCH, "taken away": leaked(os.environ)}
     return {
         "moapipe_version": __version__, "experiment": job.experiment.name, "host": platform.node(), "topology": job.top.line(),
         "compilers": json.dumps(dict(job.plan.compilers), sort_keys=True), "libraries": json.dumps(job.libraries, sort_keys=True),
-        "environment": json.dumps(environment, sort_keys=True), "key": job.plan.key,
+        "environment": json.dumps(variables, sort_keys=True), "key": job.plan.key,
         "clock": f"CLOCK_MONOTONIC, {time.get_clock_info('monotonic').resolution:g} s",
         "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     }

@@ -13,17 +13,19 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
 from moapipe.errors import LabError
 from moapipe.lab import build as building
+from moapipe.lab import locality
 from moapipe.lab.experiment import machine_file, resolve_isa
 from moapipe.lab.file import write_json
 from moapipe.lab.kernel import DTYPES
-from moapipe.lab.participant import scrubbed, settings
+from moapipe.lab.participant import scrubbed
 from moapipe.lab.place import calibrated
+from moapipe.lab.runtime import settings
 from moapipe.machine.placement import cpus
 from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
@@ -51,7 +53,7 @@ def calibrate(machine: str, root: Path) -> Calibration:
         for dtype in DTYPES:
             program = compile_loops(command, isa, dtype, Path(folder))
             seen[dtype] = {t: run(program, top, t, bandwidths=dtype == "f64") for t in thread_counts(top.cores)}
-    result = _calibration(machine, isa, top, command, seen)
+    result = replace(_calibration(machine, isa, top, command, seen), locality=locality.measure(top, root, machine))
     write_json(root / calibrated(machine), result.to_json())
     return result
 
@@ -164,5 +166,13 @@ def lines(c: Calibration) -> Iterable[str]:
     for level, b in c.bandwidth.items():
         yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f} GB/s"
     yield f"parallel region {c.region[t] * 1e6:.2f} µs"
+    known = c.locality
+    if known.clock:
+        yield "clock  " + ", ".join(f"{v / 1e9:.2f} GHz with {n} thread{'s' * (n > 1)}" for n, v in sorted(known.clock.items()))
+    for way, rate in known.bandwidth.items():
+        yield f"threads on memory node {way.replace('/', ', pages on ')}: {rate / 1e9:.1f} GB/s, {known.latency[way] * 1e9:.0f} ns"
+    if known.barrier:
+        text, worst = max(known.barrier.items(), key=lambda x: x[1])
+        yield f"{len(known.barrier)} barriers, the slowest {worst * 1e3:.2f} ms: {text}"
     if shaky := c.provenance.get("unstable"):
         yield f"not to be trusted, for something else kept the machine busy: {shaky}; calibrate again when it is quiet"

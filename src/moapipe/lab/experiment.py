@@ -7,7 +7,7 @@ inside one job. The Snakefile imports this module, so nothing heavy is imported 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
@@ -19,13 +19,27 @@ from moapipe.errors import ConfigError
 from moapipe.lab.cluster import Cluster
 from moapipe.lab.document import Strict, choose, load
 from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, engine_digest, scan, sizes_at, variant_digest
+from moapipe.machine.arrangement import (
+    ALL,
+    EACH_NODE,
+    EACH_NUMA,
+    MEMORIES,
+    NODE,
+    NUMA,
+    PLACEMENTS,
+    RUNTIMES,
+    WAIT_POLICIES,
+    Arrangement,
+    Sweep,
+)
 from moapipe.machine.topology import native_isa
 from moapipe.targets.isa import ISAS
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
 GROUP_AXES = ("kernel", "form", "dtype")
-PROTOCOL = "1"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
+PROTOCOL = "2"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
+Settle = Callable[[Arrangement], Iterable[Arrangement]]
 
 
 @dataclass(frozen=True, order=True)
@@ -66,15 +80,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Point:
-    """One set of run axes: `at` holds the size parameters in the kernel's order, `sizes` the kernel's sizes."""
+    """One set of run axes: `at` holds the size parameters in the kernel's order, `sizes` the kernel's sizes, `arrangement` how threads
+    and pages lie."""
 
     at: Mapping[str, int]
     sizes: Mapping[str, int]
-    threads: int
+    arrangement: Arrangement
+
+    @property
+    def threads(self) -> int:
+        return self.arrangement.threads
 
     @property
     def label(self) -> str:
-        """The run axes as text, `B=8 d=64 n=1024`, sorted."""
+        """The sizes as text, `B=8 d=64 n=1024`, sorted."""
         return " ".join(f"{k}={v}" for k, v in sorted(self.at.items()))
 
 
@@ -111,7 +130,11 @@ class Work(Strict):
 class ExperimentFile(Strict):
     """config/<name>.yaml. Times in seconds.
 
-    threads    run axis       isa       `auto` (what the machine has) or a row of ISAS       machine   config/machines/<name>.yaml
+    isa        `auto` (what the machine has) or a row of ISAS       machine    config/machines/<name>.yaml
+    threads    run axis; `all` is as many as the placement has places here
+    placements, memories, wait_policies, runtimes, believed_cpus   the other run axes of machine/arrangement.py; `each_numa` and
+               `each_node` stand for every memory node of the machine
+    cores, threads_per_core   instead of threads: cores are held, threads are cores × threads_per_core
     launches   least number of processes a case is measured in          samples   least number of samples in each
     time_box_s most time for one case in all launches; sampling also ends when the median's 95 % interval is under `interval`
     baseline   whether PyTorch is measured beside the builds
@@ -120,7 +143,14 @@ class ExperimentFile(Strict):
     about: str = ""
     machine: str = "local"
     isa: str = "auto"
-    threads: tuple[PositiveInt, ...] = (1,)
+    threads: tuple[PositiveInt | Literal["all"], ...] = (1,)
+    cores: tuple[PositiveInt, ...] = ()
+    threads_per_core: tuple[PositiveFloat, ...] = ()
+    placements: tuple[str, ...] = ("compact",)
+    memories: tuple[str, ...] = ("owner",)
+    wait_policies: tuple[str, ...] = ("short",)
+    runtimes: tuple[str, ...] = ("libgomp",)
+    believed_cpus: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     launches: Annotated[int, Field(ge=3)] = 3
     samples: Annotated[int, Field(ge=20)] = 20
     time_box_s: PositiveFloat = 20.0
@@ -128,6 +158,11 @@ class ExperimentFile(Strict):
     baseline: bool = True
     seed: int = 0
     kernels: dict[str, Work] = Field(min_length=1)
+
+    def sweep(self) -> Sweep:
+        """The run axes beside the sizes."""
+        threads = tuple(ALL if t == "all" else int(t) for t in self.threads)
+        return Sweep(threads, self.cores, self.threads_per_core, self.placements, self.memories, self.wait_policies, self.runtimes, self.believed_cpus)
 
 
 class Compiler(Strict):
@@ -179,6 +214,7 @@ def read(name: str, root: Path, machine: str = "") -> Experiment:
     file = load(ExperimentFile, root / "config" / f"{name}.yaml", where)
     file = file.model_copy(update={"machine": machine or file.machine})
     on = machine_file(file.machine, root)
+    _check_sweep(file, where)
     kernels = {k: scan(k, root) for k in file.kernels}
     for k, work in file.kernels.items():
         _check_work(kernels[k], work, f"{where}: kernels.{k}")
@@ -201,6 +237,18 @@ def resolve_isa(name: str, machine: MachineFile, where: str = "isa") -> str:
     if name == "auto":
         name = machine.isa if machine.isa != "auto" else native_isa()
     return choose(name, list(ISAS), "instruction set", where)
+
+
+def _check_sweep(file: ExperimentFile, where: str) -> None:
+    """Names of arrangements; whether a machine has what they ask for is seen on the machine."""
+    if bool(file.cores) != bool(file.threads_per_core):
+        raise ConfigError("cores and threads_per_core belong together", where=where, hint="name both, or threads alone")
+    checks = ((file.placements, PLACEMENTS, (NUMA, EACH_NUMA), "placement"), (file.memories, MEMORIES, (NODE, EACH_NODE), "memory"),
+              (file.wait_policies, WAIT_POLICIES, (), "wait policy"), (file.runtimes, RUNTIMES, (), "OpenMP runtime"))
+    for asked, known, more, what in checks:
+        for name in asked:
+            if not (more and name.startswith(more)):
+                choose(name, [*known, *more], what, where)
 
 
 def _check_work(kernel: KernelFile, work: Work, where: str) -> None:
@@ -251,24 +299,31 @@ def builds(e: Experiment, group: Group | None = None) -> tuple[Build, ...]:
     return tuple(b for g in ([group] if group else groups(e)) for b, reason in asked(e, g) if not reason)
 
 
-def points(e: Experiment, kernel: str) -> tuple[Point, ...]:
-    """Every set of run axes of a kernel: grids in the order of the file, threads innermost, repeats dropped."""
+def points(e: Experiment, kernel: str, settle: Settle | None = None) -> tuple[Point, ...]:
+    """Every set of run axes of a kernel: grids in the order of the file, arrangements innermost, repeats dropped. As the file asks for
+    them, or as a machine settles them (machine.seating.settled)."""
     file = e.kernels[kernel]
     out: dict[tuple[object, ...], Point] = {}
     for grid in e.file.kernels[kernel].at:
         lists = [v if isinstance(v, tuple) else (v,) for v in grid.values()]
-        for values, threads in product(product(*lists), e.file.threads):
+        for values, arrangement in product(product(*lists), arrangements(e, settle)):
             at = dict(sorted(zip(grid, values, strict=True)))
-            out.setdefault((*at.items(), threads), Point(at, sizes_at(file, at), threads))
+            out.setdefault((*at.items(), arrangement), Point(at, sizes_at(file, at), arrangement))
     return tuple(out.values())
 
 
-def cases(e: Experiment, group: Group) -> tuple[Case, ...]:
+def arrangements(e: Experiment, settle: Settle | None = None) -> tuple[Arrangement, ...]:
+    """How threads and pages are asked to lie; settled on a machine where it is known."""
+    asked = e.file.sweep().arrangements()
+    return asked if settle is None else tuple(dict.fromkeys(s for a in asked for s in settle(a)))
+
+
+def cases(e: Experiment, group: Group, settle: Settle | None = None) -> tuple[Case, ...]:
     """Every build of a group at every point, refused ones with their reason."""
     limits = e.file.kernels[group.kernel].limits
     return tuple(
         Case(build, point, reason or _beyond(limits.get(build.variant, {}), build, point, e))
-        for point in points(e, group.kernel)
+        for point in points(e, group.kernel, settle)
         for build, reason in asked(e, group)
     )
 

@@ -9,6 +9,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,12 @@ from moapipe.loops.onf import Kernel
 from moapipe.loops.onf_json import from_json
 from moapipe.loops.tally import Counts
 from moapipe.loops.traffic import Reuse, Traffic
+from moapipe.machine import topology
+from moapipe.machine.penalty import ceiling, placed
 from moapipe.machine.predict import Prediction, predict
 from moapipe.machine.rate import Calibration, at
+from moapipe.machine.seating import Arranged, arrange, settled
+from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
 
 SCHEMA = 1
@@ -37,11 +43,12 @@ def forecast(e: Experiment, group: Group) -> Path:
     RecordError when a build is not derived or the machine is not calibrated.
     """
     calibration = Calibration.from_json(read_json(e.root / calibrated(e.file.machine)))
-    cases = [c for c in experiment.cases(e, group) if not c.reason]
+    top = calibration.locality.topology or topology.probe()
+    cases = [c for c in experiment.cases(e, group, partial(settled, top=top)) if not c.reason and not arrange(c.point.arrangement, top).reason]
     nests = {b: from_json(read_json(e.root / derived(b) / "cost.json")["onf"]) for b in dict.fromkeys(c.build for c in cases)}
-    rows = [*_predictions(e, group, cases, nests, calibration)]
+    rows = [*_predictions(e, group, cases, nests, calibration, top)]
     if nests and e.file.kernels[group.kernel].copies:
-        rows += _copies(e, group, read_json(e.root / derived(next(iter(nests))) / "manifest.json"), calibration)
+        rows += _copies(e, group, read_json(e.root / derived(next(iter(nests))) / "manifest.json"), calibration, top)
     path = e.root / predicted(e, group)
     document = {"schema": SCHEMA, "experiment": e.name, "machine": e.file.machine, "group": group.path(), "cases": rows}
     write_json(path, {**document, "prediction_hash": digest(document)})
@@ -59,49 +66,55 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [{**row, "prediction_hash": document["prediction_hash"]} for row in document["cases"]]
 
 
-def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[Build, Kernel], c: Calibration) -> Iterator[dict[str, Any]]:
+def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[Build, Kernel], c: Calibration, top: Topology) -> Iterator[dict[str, Any]]:
     """C and Fortran of one loop nest share its numbers."""
     file, size = kernel.load(group.kernel, e.root), element_bytes(group.dtype)
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     for case in cases:
         point, nest = case.point, nests[case.build]
-        key = (case.build.variant, point.label, point.threads)
+        key = (case.build.variant, point.label, point.arrangement)
         if key not in known:
-            known[key] = _numbers(nest, point, size, c, group.dtype)
+            known[key] = _numbers(nest, point, size, c, top, group.dtype)
         bounds = {level: size * file.call("lower_bound", point.sizes, group.form, bytes_ // size) for level, bytes_ in c.capacity.items()}
         yield {
-            **{axis: getattr(case.build, axis) for axis in experiment.BUILD_AXES}, "machine": e.file.machine, "label": point.label, "threads": point.threads,
+            **{axis: getattr(case.build, axis) for axis in experiment.BUILD_AXES}, "machine": e.file.machine, "label": point.label, **asdict(point.arrangement),
             "useful_flops": int(file.call("useful_flops", point.sizes, group.form)),
             "lower_bound_bytes": {level: float(b) for level, b in bounds.items() if math.isfinite(b)}, **known[key],
         }
 
 
-def _copies(e: Experiment, group: Group, manifest: Mapping[str, Any], c: Calibration) -> Iterator[dict[str, Any]]:
+def _copies(e: Experiment, group: Group, manifest: Mapping[str, Any], c: Calibration, top: Topology) -> Iterator[dict[str, Any]]:
     """Copies of the group's largest input: they do none of its work, and their bound is what they move."""
-    for point, way in product(experiment.points(e, group.kernel), WAYS):
-        numbers = _numbers(nest(way), at_elements(point, manifest), element_bytes(group.dtype), c, group.dtype)
+    points = [p for p in experiment.points(e, group.kernel, partial(settled, top=top)) if not arrange(p.arrangement, top).reason]
+    for point, way in product(points, WAYS):
+        numbers = _numbers(nest(way), at_elements(point, manifest), element_bytes(group.dtype), c, top, group.dtype)
         least = float(numbers["footprint_read_bytes"] + numbers["footprint_written_bytes"])
         yield {
             "kernel": group.kernel, "form": group.form, "variant": way, "target": COPY, "isa": e.isa, "dtype": group.dtype, "machine": e.file.machine,
-            "label": point.label, "threads": point.threads, "useful_flops": 0, "lower_bound_bytes": dict.fromkeys(c.capacity, least), **numbers,
+            "label": point.label, **asdict(point.arrangement), "useful_flops": 0, "lower_bound_bytes": dict.fromkeys(c.capacity, least), **numbers,
         }
 
 
-def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, dtype: str) -> dict[str, Any]:
-    counts = count(nest, point.sizes, size, threads=point.threads)
+def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, top: Topology, dtype: str) -> dict[str, Any]:
+    """Threads that share cores do the work of as many as there are cores, and wait for each other at every barrier."""
+    arranged = arrange(point.arrangement, top)
+    cores = min(point.threads, len(arranged.places))
+    counts = count(nest, point.sizes, size, threads=cores)
     streamed = frozenset(a.name for a in nest.arrays if a.stream)
-    result = predict(counts, past(nest, point, size, c), c, dtype, streamed=streamed)
-    stores = {"stores": "stream" if streamed else "plain"}
-    return {**_times(result), **_totals(counts), **_ceilings(c, dtype, point.threads), **stores, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
+    result = predict(counts, past(nest, point, size, c, arranged, top), c, dtype, streamed=streamed)
+    result = placed(result, counts.barriers, arranged, top, c.locality)
+    told = {"regions": counts.barriers, "penalty_ceiling": ceiling(top, c.locality), "stores": "stream" if streamed else "plain"}
+    return {**_times(result), **_totals(counts), **_ceilings(c, dtype, cores), **told, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
 
 
-def past(nest: Kernel, point: Point, size: int, c: Calibration) -> dict[str, dict[str, Traffic]]:
+def past(nest: Kernel, point: Point, size: int, c: Calibration, arranged: Arranged, top: Topology) -> dict[str, dict[str, Traffic]]:
     """Traffic past every cache of the machine, by array."""
+    cores = min(point.threads, len(arranged.places))
     out: dict[str, dict[str, Traffic]] = {}
     reuses: dict[int, Reuse] = {}
     for level, capacity in c.capacity.items():
-        sharers = round(at(c.sharers[level], point.threads))
-        reuse = reuses.setdefault(sharers, Reuse(nest, point.sizes, size, threads=point.threads, sharers=sharers))
+        sharers = top.sharers(level, arranged.places) if c.locality.topology else round(at(c.sharers[level], cores))
+        reuse = reuses.setdefault(sharers, Reuse(nest, point.sizes, size, threads=cores, sharers=sharers))
         out[level] = reuse.past(capacity)
     return out
 

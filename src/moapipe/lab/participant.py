@@ -36,16 +36,9 @@ class Trouble(Exception):
     reason: str
 
 
-def settings(threads: int, places: Sequence[int]) -> dict[str, str]:
-    """The OpenMP settings of a measuring process, the same for kernels and for PyTorch.
-
-    Threads are bound one to a place, close together. Between two parallel regions they spin for about two milliseconds, then
-    sleep: longer than any serial stretch that matters, shorter than a turn of another participant.
-    """
-    return {
-        "OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false", "OMP_MAX_ACTIVE_LEVELS": "1", "OMP_PROC_BIND": "close",
-        "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in places), "GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "2",
-    }
+def leaked(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings that would reach into a measurement; they are taken away and written down."""
+    return {k: v for k, v in sorted(environment.items()) if k.startswith(SCRUBBED)}
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -54,7 +47,7 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _masked(cpus: Sequence[int]) -> Iterator[None]:
+def masked(cpus: Sequence[int]) -> Iterator[None]:
     """This process on the given CPUs for a moment: a child inherits the mask before it loads anything that reads it."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
@@ -71,7 +64,7 @@ class Participant:
         self.name, self.cpu_seconds = name, 0.0
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by end()
         self._text = b""
-        with _masked(cpus):
+        with masked(cpus):
             self._process = subprocess.Popen(
                 list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env={**scrubbed(os.environ), **environment}, start_new_session=True,

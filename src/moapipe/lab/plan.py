@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from moapipe.lab.experiment import PROTOCOL, Build, Experiment, Group, Point, ca
 from moapipe.lab.file import read_json, sha256
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.place import built, derived, predicted, validated
+from moapipe.lab.runtime import missing
 from moapipe.lab.variable import BASELINE, COPY
 from moapipe.lab.yardstick import WAYS, at_elements, compiled, copying
+from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
 
@@ -43,6 +46,7 @@ class Entry:
     name: str
     values: Mapping[str, Any]
     point: Point
+    arranged: Arranged
     library: Library | None = None
     status: str = ""
     reason: str = ""
@@ -69,11 +73,13 @@ class Plan:
 def plan(e: Experiment, group: Group, top: Topology) -> Plan:
     """The group's cases. RecordError when the prediction, which must be frozen before, is missing."""
     prediction = str(read_json(e.root / predicted(e, group))["prediction_hash"])
-    stages = {b: _stage(e, b) for b in dict.fromkeys(c.build for c in cases(e, group))}
+    settle = partial(settled, top=top)
+    every = cases(e, group, settle)
+    stages = {b: _stage(e, b) for b in dict.fromkeys(c.build for c in every)}
     manifests = [s.manifest for s in stages.values() if s.manifest is not None]
     entries: list[Entry] = []
-    for point in points(e, group.kernel):
-        for case in (c for c in cases(e, group) if c.point == point):
+    for point in points(e, group.kernel, settle):
+        for case in (c for c in every if c.point == point):
             entries.append(_entry(e, case.build, point, case.reason, prediction, stages[case.build], top))
         if e.file.baseline:
             entries.append(_baseline(e, group, point, prediction, stages.values(), top))
@@ -121,34 +127,36 @@ def _entry(e: Experiment, b: Build, point: Point, refusal: str, prediction: str,
     values = _values(e, b.variant, b.target, b.isa, point, prediction) | {"kernel": b.kernel, "form": b.form, "dtype": b.dtype}
     if stage.manifest is not None:
         values |= {name: stage.manifest[name] for name in ("dnf_hash", "onf_hash")} | {"source_hash": stage.source_sha256}
-    refusal = refusal or _too_many(point, top)
+    arranged = arrange(point.arrangement, top)
+    refusal = refusal or arranged.reason or missing(arranged)
     status, reason = ("refused", refusal) if refusal else (stage.status, stage.reason)
-    return Entry(f"{b.variant}/{b.target}", values, point, stage.library, status, reason or ("no reason was recorded" if status else ""))
+    return Entry(f"{b.variant}/{b.target}", values, point, arranged, stage.library, status, reason or ("no reason was recorded" if status else ""))
 
 
 def _baseline(e: Experiment, group: Group, point: Point, prediction: str, stages: Any, top: Topology) -> Entry:
     name = next((s.baseline for s in stages if s.baseline), BASELINE)
     values = _values(e, name, BASELINE, "native", point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
-    reason = _too_many(point, top) or ("" if any(s.manifest for s in stages) else "nothing is derived, so nobody knows the inputs")
-    return Entry(BASELINE, values, point, None, "refused" if reason else "", reason)
+    arranged = arrange(point.arrangement, top)
+    reason = arranged.reason or missing(arranged) or _not_pytorchs(point) or ("" if any(s.manifest for s in stages) else "nothing is derived, so nobody knows the inputs")
+    return Entry(BASELINE, values, point, arranged, None, "refused" if reason else "", reason)
 
 
 def _copy(e: Experiment, group: Group, point: Point, prediction: str, way: str, manifest: Mapping[str, Any], top: Topology) -> Entry:
     values = _values(e, way, COPY, e.isa, point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
     library = Library(compiled(e.root, e.file.machine, e.isa, group.dtype), copying(way, manifest, point.sizes))
-    reason = _too_many(point, top)
-    return Entry(f"{way}/{COPY}", values, at_elements(point, manifest), library, "refused" if reason else "", reason)
+    arranged = arrange(point.arrangement, top)
+    reason = arranged.reason or missing(arranged)
+    return Entry(f"{way}/{COPY}", values, at_elements(point, manifest), arranged, library, "refused" if reason else "", reason)
 
 
 def _values(e: Experiment, variant: str, target: str, isa: str, point: Point, prediction: str) -> dict[str, Any]:
-    return {"variant": variant, "target": target, "isa": isa, "machine": e.file.machine, "label": point.label, "threads": point.threads,
-            "prediction_hash": prediction}
+    return {"variant": variant, "target": target, "isa": isa, "machine": e.file.machine, "label": point.label, "prediction_hash": prediction} | asdict(point.arrangement)
 
 
-def _too_many(point: Point, top: Topology) -> str:
-    """More threads than CPUs would measure the scheduler, not the kernel."""
-    here = len(top.cpus)
-    return "" if point.threads <= here else f"{point.threads} threads, and {here} CPU{'s' * (here != 1)} may be used here"
+def _not_pytorchs(point: Point) -> str:
+    """PyTorch brings an OpenMP runtime of its own."""
+    asked = point.arrangement
+    return f"PyTorch has its own OpenMP runtime, not {asked.runtime}" if asked.runtime != "libgomp" else ""
 
 
 def _key(e: Experiment, entries: list[Entry], stages: Mapping[Build, Stage]) -> str:

@@ -35,6 +35,12 @@ class Sample:
     cpu_seconds: float = float("nan")
     involuntary_switches: float = float("nan")
     other_cpu_seconds: float = float("nan")
+    wait_seconds: float = float("nan")
+    voluntary_switches: float = float("nan")
+    clock_rate: float = float("nan")
+    cpus_used: float = float("nan")
+    throttled_periods: float = float("nan")
+    misplaced_share: float = float("nan")
 
 
 SAMPLE_VARIABLES = tuple(name for name, row in VARIABLES.items() if row.dims == ("case", "launch", "sample"))
@@ -262,9 +268,9 @@ def collect(records: Sequence[xr.Dataset], predictions: Iterable[Mapping[str, An
     """
     data = join(records)
     predictions = list(predictions)
-    rows = {tuple(p[k] for k in KEY): p for p in predictions}
+    rows = {tuple(p.get(k, variable.fill(k)) for k in KEY): p for p in predictions}
     own = [p for p in predictions if p["target"] != variable.COPY]
-    shared = {tuple(p[k] for k in variable.POINT): {name: p.get(name) for name in variable.SHARED} for p in own}
+    shared = {tuple(p.get(k, variable.fill(k)) for k in variable.POINT): {name: p.get(name) for name in variable.SHARED} for p in own}
     checked = {tuple(v[k] for k in variable.BUILD_AXES): v for v in validations}
     for i, key in enumerate(keys(data)):
         values = dict(zip(KEY, key, strict=True))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
 
 from moapipe.lab.record import Sample
 from moapipe.lab.verdict import Diagnosis, judge
 from moapipe.lab.watch import TICK_S, Watch
+from moapipe.machine.mask import parse_list
+from moapipe.machine.placement import Memory
+from moapipe.machine.seating import Arranged
 
 SAMPLE_S = 2e-3      # a sample lasts at least about this long: a thousand times the clock's and the loop's own cost
 WARM_S = 0.03        # warm-up before a case: caches, pages, threads, clock
@@ -33,40 +36,79 @@ class Seen:
     threads: int
     active: int
     clock: float
-    cpus: tuple[int, ...]
+    cpus: tuple[tuple[int, ...], ...]       # of the active threads: at the start, in the middle (-1: not looked), at the end
+    mask: frozenset[int]
+    widest: int
 
 
 def parse(words: Sequence[str], calls: int) -> Seen:
     """The words behind `sample`."""
-    start, seconds, cpu, wait, involuntary, voluntary, threads, active, clock, cpus = words
+    start, seconds, cpu, wait, involuntary, voluntary, threads, active, clock, cpus, mask, widest = words
+    where = [tuple(map(int, thread.split("/"))) for thread in cpus.split(",")] if cpus != "-" else []
     waited = float(wait)
     return Seen(
         calls, float(start), float(seconds), float(cpu), waited if waited >= 0 else float("nan"), int(involuntary), int(voluntary),
-        int(threads), int(active), float(clock), tuple(int(c) for c in cpus.split(",")) if cpus != "-" else (),
+        int(threads), int(active), float(clock), tuple(zip(*where, strict=True)),
+        parse_list(mask) if mask != "-" else frozenset(), int(widest),
     )
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What samples of a launch are judged against: the case's threads and CPUs, the launch's best clock, the watch's readings."""
+    """What samples of a launch are judged against: what the case asks for, the launch's best clock, the watch's readings."""
 
-    threads: int
-    cpus: frozenset[int]
+    arranged: Arranged
     clock: float
     watch: Watch
 
 
-def judged(seen: Seen, frame: Frame) -> Sample:
+@dataclass(frozen=True)
+class Placed:
+    """What a participant says after it has made its buffers: OpenMP runtimes loaded, the share of pages on the memory node of the
+    thread that owns them (negative: nobody knows), pages by memory node."""
+
+    runtimes: int = 1
+    local: float = 1.0
+    pages: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Placed:
+        """The words behind `done CPU`."""
+        runtimes, local, pages = words
+        rows = (row.split(":") for row in pages.split(",")) if pages != "-" else ()
+        return cls(int(runtimes), float(local), {int(node): int(count) for node, count in rows})
+
+    def misplaced(self, memory: Memory) -> float:
+        """Share of pages that lie elsewhere than asked; NaN where that cannot be known."""
+        total = sum(self.pages.values())
+        if not total:
+            return float("nan")
+        shares = {node: count / total for node, count in self.pages.items()}
+        match memory.policy:
+            case "bind":
+                return 1.0 - sum(shares.get(n, 0.0) for n in memory.nodes)
+            case "interleave":
+                return 1.0 - sum(min(shares.get(n, 0.0), 1 / len(memory.nodes)) for n in memory.nodes)
+            case _ if memory.touchers == "one":
+                return 1.0 - max(shares.values())
+            case _:
+                return 1.0 - self.local if self.local >= 0 else float("nan")
+
+
+def judged(seen: Seen, frame: Frame, placed: Placed) -> Sample:
     """The sample with its verdict; its time and others' are scaled to one call and to the sample."""
     others, window, stops = frame.watch.around(seen.start, seen.start + seen.seconds)
+    asked, misplaced = frame.arranged, placed.misplaced(frame.arranged.memory)
     diagnosis = Diagnosis(
-        wall_seconds=seen.seconds, cpu_seconds=seen.cpu_seconds, wait_seconds=seen.wait_seconds, threads=frame.threads,
-        threads_seen=seen.threads, threads_active=seen.active, cpus=frame.cpus, cpus_seen=seen.cpus, involuntary_switches=seen.involuntary,
+        wall_seconds=seen.seconds, cpu_seconds=seen.cpu_seconds, wait_seconds=seen.wait_seconds, threads=asked.asked.threads,
+        threads_seen=seen.threads, threads_active=seen.active, cpus=frozenset(asked.mask), cpus_seen=seen.cpus, mask=seen.mask, widest=seen.widest,
+        bound=asked.bound, shared=asked.shared, runtimes=placed.runtimes, misplaced=misplaced, involuntary_switches=seen.involuntary,
         other_cpu_seconds=others, window_seconds=window, tick_seconds=TICK_S, throttled_periods=stops,
         clock_ratio=seen.clock / frame.clock if frame.clock > 0 else 1.0,
     )
     scaled = others * seen.seconds / window if window > 0 else 0.0
-    return Sample(seen.seconds / seen.calls, seen.calls, judge(diagnosis), seen.cpu_seconds, float(seen.involuntary), scaled)
+    return Sample(seen.seconds / seen.calls, seen.calls, judge(diagnosis), seen.cpu_seconds, float(seen.involuntary), scaled, seen.wait_seconds,
+                  float(seen.voluntary), seen.clock, float(len(set(seen.cpus[-1])) if seen.cpus else 0), float(stops), misplaced)
 
 
 def calls_for(call_seconds: float) -> int:
@@ -112,7 +154,7 @@ class Rule:
         return max(1, min(TURN, int((limit - spent_s) / max(sample_seconds, 1e-9))))
 
 
-def rejudged(samples: Sequence[Seen], frame: Frame, clock: float) -> list[Sample]:
+def rejudged(samples: Sequence[Seen], frame: Frame, clock: float, placed: Placed) -> list[Sample]:
     """Samples judged against the launch's final best clock."""
     final = replace(frame, clock=clock)
-    return [judged(s, final) for s in samples]
+    return [judged(s, final, placed) for s in samples]

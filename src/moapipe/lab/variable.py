@@ -9,8 +9,9 @@ import numpy as np
 
 from moapipe.lab import experiment
 from moapipe.lab.verdict import VERDICTS
+from moapipe.machine import arrangement
 
-SCHEMA = 1                    # raise when a variable changes its meaning
+SCHEMA = 2                    # raise when a variable changes its meaning
 LEVELS = ("L1", "L2", "L3")
 NOT_A_PARAMETER = -1          # value of a size coordinate that a kernel lacks
 
@@ -77,6 +78,12 @@ VARIABLES: dict[str, Variable] = {
     "machine": _text("identity", "machine"),
     "label": _text("identity", "run axes as text"),
     "threads": Variable(_CASE, "integer", "identity", "number of threads", "1"),
+    "cores": Variable(_CASE, "integer", "identity", "CPUs that the threads share", "1"),
+    "placement": _text("identity", "index map from threads to CPUs"),
+    "memory": _text("identity", "where pages lie"),
+    "wait_policy": _text("identity", "how threads wait for each other"),
+    "runtime": _text("identity", "OpenMP runtime"),
+    "believed_cpus": Variable(_CASE, "integer", "identity", "CPUs that the OpenMP runtime is told of, 0 for the truth", "1"),
     "dnf_hash": _text("identity", "hash of the denotational normal form"),
     "onf_hash": _text("identity", "hash of the operational normal form"),
     "source_hash": _text("identity", "hash of the source text"),
@@ -87,12 +94,20 @@ VARIABLES: dict[str, Variable] = {
     "cpu_seconds": _number(_SAMPLE, "measured", "CPU time of the process during the sample", "s"),
     "involuntary_switches": _number(_SAMPLE, "measured", "involuntary context switches during the sample", "1"),
     "other_cpu_seconds": _number(_SAMPLE, "measured", "CPU time of everybody else, scaled to the sample's length", "s"),
+    "wait_seconds": _number(_SAMPLE, "measured", "time that threads were ready to run without a CPU, all together", "s"),
+    "voluntary_switches": _number(_SAMPLE, "measured", "voluntary context switches during the sample", "1"),
+    "clock_rate": _number(_SAMPLE, "measured", "clock rate after the sample, by a chain of dependent additions", "s-1"),
+    "cpus_used": _number(_SAMPLE, "measured", "different CPUs that its threads were on at the end", "1"),
+    "throttled_periods": _number(_SAMPLE, "measured", "stops by a quota around the sample", "1"),
+    "misplaced_share": _number(_SAMPLE, "measured", "share of pages on another memory node than asked", "1"),
     "status": _flag(_CASE, "what became of the case", {name: row.code for name, row in STATUSES.items()}),
     "reason": _text("measured", "why the case is not measured"),
     "predicted_seconds": _number(_CASE, "predicted", "predicted time of one call", "s"),
     "predicted_compute_seconds": _number(_CASE, "predicted", "predicted time in the core", "s"),
     "predicted_memory_seconds": _number(_CASE, "predicted", "predicted time of the slowest memory level", "s"),
     "predicted_overhead_seconds": _number(_CASE, "predicted", "predicted time of thread start and barriers", "s"),
+    "regions": _number(_CASE, "predicted", "parallel regions of one call", "1"),
+    "penalty_ceiling": _number(_CASE, "predicted", "largest factor that the placement of pages alone can make", "1"),
     "flops": _number(_CASE, "predicted", "floating-point operations executed", "1"),
     "useful_flops": _number(_CASE, "predicted", "floating-point operations of the mathematics", "1"),
     "exps": _number(_CASE, "predicted", "exponentials executed", "1"),
@@ -116,11 +131,12 @@ BUILD_AXES = (*experiment.BUILD_AXES, "machine")
 BASELINE, COPY = "torch", "copy"
 BESIDE = (BASELINE, COPY)
 """Targets of participants that are measured beside the builds and are none: PyTorch, and plain copies of the largest input."""
+RUN_AXES = ("label", *arrangement.AXES)
 SHARED = ("useful_flops", "lower_bound_bytes", "peak_flops", "exp_rate")
 """Predicted variables that all participants of a group have in common at a point, PyTorch too, which has no prediction of its own.
 A copy has its own: it does none of the kernel's work."""
-POINT = ("kernel", "form", "dtype", "machine", "label", "threads")
-KEY = (*BUILD_AXES, "label", "threads")         # no two cases of a dataset share it
+POINT = ("kernel", "form", "dtype", "machine", *RUN_AXES)
+KEY = (*BUILD_AXES, *RUN_AXES)                  # no two cases of a dataset share it
 
 ATTRIBUTES: dict[str, str] = {
     "Conventions": "CF version",

@@ -31,6 +31,8 @@ THRESHOLDS = {
     "neighbour": Threshold(0.05, "CPU time of others, stolen time included, in CPUs, over a window of half a second around the sample: "
                                  "on the machine's other cores too, since they share cache, memory and clock"),
     "clock_ticks": Threshold(2, "clock ticks that the window's CPU times may be off by, from rounding"),
+    "misplaced": Threshold(0.20, "share of pages that lie on another memory node than asked; pages on the borders of threads' shares, and "
+                                 "large pages that hold two, are a few per cent of buffers that matter"),
     "clock": Threshold(0.90, "clock rate during the sample over the best of its launch; turbo steps are a few per cent"),
 }
 
@@ -51,7 +53,13 @@ class Diagnosis:
     threads_seen: int                 # that the process had
     threads_active: int               # that used a CPU during the sample
     cpus: frozenset[int]              # that the case may use
-    cpus_seen: tuple[int, ...]        # on which the active threads were found, one entry a thread
+    cpus_seen: tuple[tuple[int, ...], ...]   # on which the active threads were found, at the start, in the middle and at the end
+    mask: frozenset[int]              # that any active thread may run on; empty when none was seen
+    widest: int                       # CPUs that the least bound active thread may run on
+    bound: bool                       # whether the case binds each thread to a place
+    shared: bool                      # whether the case asks for more threads than CPUs
+    runtimes: int                     # OpenMP runtimes that the process has loaded
+    misplaced: float                  # share of pages that do not lie where the case asks
     involuntary_switches: int
     other_cpu_seconds: float
     window_seconds: float
@@ -68,9 +76,25 @@ def _threads_missing(d: Diagnosis) -> bool:
     return d.threads_seen < d.threads
 
 
+def _two_runtimes(d: Diagnosis) -> bool:
+    return d.runtimes > 1
+
+
+def _narrow_mask(d: Diagnosis) -> bool:
+    return bool(d.mask) and len(d.mask) < min(d.threads_active, len(d.cpus))
+
+
 def _wrong_cpus(d: Diagnosis) -> bool:
-    shared = len(set(d.cpus_seen)) < min(len(d.cpus_seen), len(d.cpus)) and d.threads <= len(d.cpus)
-    return shared or not set(d.cpus_seen) <= d.cpus
+    """Outside of the plan at any moment; two bound threads on one CPU at the same moment; a bound thread that may roam."""
+    here = [{c for c in moment if c >= 0} for moment in d.cpus_seen]
+    if not set().union(*here, d.mask) <= d.cpus:
+        return True
+    crowded = any(len(now) < min(sum(c >= 0 for c in moment), len(d.cpus)) for now, moment in zip(here, d.cpus_seen, strict=True))
+    return d.bound and not d.shared and (crowded or d.widest > 1)
+
+
+def _wrong_memory(d: Diagnosis) -> bool:
+    return _over("misplaced", d.misplaced)
 
 
 def _throttled(d: Diagnosis) -> bool:
@@ -78,6 +102,9 @@ def _throttled(d: Diagnosis) -> bool:
 
 
 def _cpu_starved(d: Diagnosis) -> bool:
+    """Threads that share CPUs on purpose wait for each other: that is what is measured."""
+    if d.shared:
+        return False
     if not isnan(d.wait_seconds):
         return _over("wait", d.wait_seconds / d.wall_seconds)
     running = max(1, min(d.threads_active, len(d.cpus)))
@@ -85,6 +112,8 @@ def _cpu_starved(d: Diagnosis) -> bool:
 
 
 def _preempted(d: Diagnosis) -> bool:
+    if d.shared:
+        return False
     often = d.involuntary_switches >= THRESHOLDS["switches"].value
     rate = d.involuntary_switches / d.cpu_seconds if d.cpu_seconds > 0 else 0.0
     waited = isnan(d.wait_seconds) or _over("wait_switched", d.wait_seconds / d.wall_seconds)
@@ -113,7 +142,10 @@ VERDICTS: dict[str, Verdict] = {
     "not_taken": Verdict(-1, "No sample was taken here."),
     "valid": Verdict(0, "Nothing disturbed this sample."),
     "threads_missing": Verdict(1, "The process had fewer threads than the case asks for.", _threads_missing),
-    "wrong_cpus": Verdict(2, "Threads shared a CPU, or ran on one outside the planned set.", _wrong_cpus),
+    "two_runtimes": Verdict(8, "Two OpenMP runtimes are loaded in the process, each with threads of its own.", _two_runtimes),
+    "narrow_mask": Verdict(9, "All threads together may run on fewer CPUs than the case asks for.", _narrow_mask),
+    "wrong_cpus": Verdict(2, "Threads shared a CPU, ran outside the planned set, or were not bound to their places.", _wrong_cpus),
+    "wrong_memory": Verdict(10, "Pages lie on other memory nodes than the case asks for.", _wrong_memory),
     "throttled": Verdict(3, "A CPU quota stopped the process during the sample.", _throttled),
     "cpu_starved": Verdict(4, "Threads were ready to run and had no CPU for more than a twentieth of the time.", _cpu_starved),
     "preempted": Verdict(5, "The scheduler took threads off their CPUs again and again.", _preempted),

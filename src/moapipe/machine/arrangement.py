@@ -1,20 +1,15 @@
-"""In: how an experiment asks threads and pages to lie (an Arrangement); the topology. Out: CPUs, mask and memory policy, or why not.
+"""In: lists of an experiment file. Out: how threads and pages are asked to lie: the run axes beside the sizes, and their combinations.
 
-The run axes beside the sizes. Cores are held constant through the mask and threads raised, never the reverse: threads that share a
-core are asked for by `cores`, and a runtime that believes in more CPUs than there are by `believed_cpus`.
+Cores are held constant through the mask and threads raised, never the reverse: threads that share a core are asked for by `cores`, and a
+runtime that believes in more CPUs than there are by `believed_cpus`. Nothing here knows a machine: `machine.seating` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
-
-from moapipe.errors import LabError
-from moapipe.machine import placement
-from moapipe.machine.placement import FIRST_TOUCH, Memory
-from moapipe.machine.topology import Topology
 
 ALL = 0            # threads: as many as the placement has places
 WAIT_POLICIES: dict[str, dict[str, str]] = {
@@ -26,6 +21,26 @@ WAIT_POLICIES: dict[str, dict[str, str]] = {
 """How threads wait. `short`, ours: they spin for about two milliseconds, then sleep: longer than any serial stretch that matters, shorter
 than a turn of another participant. `unset`: what the runtime does by itself."""
 RUNTIMES = ("libgomp", "libomp")
+PLACEMENTS: dict[str, str] = {
+    "compact": "close together, cores before second hardware threads: the ravel, hardware threads outermost",
+    "siblings": "close together, hardware threads of a core side by side: the ravel",
+    "spread": "as far apart as can be: the ravel of the transpose",
+    "per_socket": "one CPU a socket",
+    "per_numa": "one CPU a memory node",
+    "per_l3": "one CPU a last-level cache",
+    "one_core": "all threads on one CPU",
+    "unbound": "wherever the operating system puts them",
+}
+"""Index maps on the machine's array (machine.placement.MAPS); beside them `numa:<k>`, the CPUs of the k-th memory node that has some."""
+NUMA, EACH_NUMA = "numa:", "each_numa"         # in an experiment, each_numa is one placement for every memory node with CPUs
+MEMORIES: dict[str, str] = {
+    "owner": "each page is first touched by the thread that uses it",
+    "one": "all pages are first touched by one thread",
+    "interleave": "pages in turn on all memory nodes",
+    "remote": "all pages on the memory node farthest from the first thread",
+}
+"""Memory policies; beside them `node:<number>`, all pages on that memory node."""
+NODE, EACH_NODE = "node:", "each_node"
 
 
 @dataclass(frozen=True, order=True)
@@ -42,9 +57,10 @@ class Arrangement:
     believed_cpus: int = 0
 
     def text(self) -> str:
-        """What is not as usual, `threads=8 cores=1 wait_policy=passive`; the number of threads always."""
-        usual = Arrangement()
-        return " ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name == "threads" or getattr(self, f.name) != getattr(usual, f.name))
+        """What is not as usual, `threads=8 cores=1 wait_policy=passive`; the number of threads always, cores where threads share them."""
+        usual = Arrangement(cores=self.threads)
+        told = ("threads", *(f.name for f in fields(self) if f.name != "threads" and getattr(self, f.name) not in (getattr(usual, f.name), "", 0)))
+        return " ".join(f"{name}={getattr(self, name)}" for name in told)
 
 
 AXES = tuple(f.name for f in fields(Arrangement))
@@ -76,60 +92,3 @@ class Sweep:
         others: tuple[Sequence[Any], ...] = (self.placements, self.memories, self.wait_policies, self.runtimes, self.believed_cpus)
         found = (Arrangement(*count, *rest) for rest in product(*others) for count in self.counts())
         return tuple(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
-class Arranged:
-    """An arrangement on a machine: the CPU of each place in thread order, the CPUs that the process may use, whether threads are bound
-    to places, the memory policy. `reason` is not empty where the machine cannot do it; then the rest is."""
-
-    asked: Arrangement
-    places: tuple[int, ...] = ()
-    mask: tuple[int, ...] = ()
-    bound: bool = True
-    memory: Memory = FIRST_TOUCH
-    reason: str = ""
-
-    @property
-    def shared(self) -> bool:
-        """More threads than CPUs, on purpose."""
-        return self.asked.threads > len(self.places)
-
-    def cpu_of(self, thread: int) -> int:
-        """The place of a thread as OMP_PROC_BIND=close deals them out: consecutive threads on a place when there are more than places."""
-        threads, n = self.asked.threads, len(self.places)
-        return self.places[thread if threads <= n else thread * n // threads]
-
-
-def settled(asked: Arrangement, top: Topology) -> tuple[Arrangement, ...]:
-    """The arrangement on this machine: words for every memory node expanded, ALL threads counted, repeats dropped. What the machine
-    lacks stays as it is asked, and `arrange` says why."""
-    out = []
-    for name, memory in product(placement.names(top, [asked.placement]), placement.memories(top, [asked.memory])):
-        found = replace(asked, placement=name, memory=memory)
-        try:
-            places = placement.places(top, name)
-        except LabError:
-            places = ()
-        threads = asked.threads or max(1, len(places))
-        out.append(replace(found, threads=threads, cores=asked.cores or (1 if name == "one_core" else threads)))
-    return tuple(dict.fromkeys(out))
-
-
-def arrange(asked: Arrangement, top: Topology) -> Arranged:
-    """Places, mask and memory of a settled arrangement, or the reason why this machine cannot have it."""
-    try:
-        every = placement.places(top, asked.placement)
-        if asked.cores > len(every):
-            what = f"{asked.threads} thread" if asked.cores == asked.threads else f"{asked.cores} core"
-            by = "" if asked.placement == "compact" else f" by {asked.placement}"
-            raise LabError(f"{what}{'s' * (not what.startswith('1 '))}, and {_cpus(len(every))} may be used here{by}")
-        bound = placement.placement(asked.placement, top).bound
-        places = every[: min(asked.cores, asked.threads)]
-        return Arranged(asked, places, places if bound or asked.threads > len(places) else every, bound, placement.memory(top, asked.memory, places))
-    except LabError as e:
-        return Arranged(asked, reason=e.message)
-
-
-def _cpus(n: int) -> str:
-    return f"{n} CPU{'' if n == 1 else 's'}"

@@ -7,7 +7,7 @@ a part. Holes of the array fall out at the end. What a machine cannot do has a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -17,10 +17,11 @@ import numpy as np
 from moapipe.algebra.dnf import meaning, reduce_definitions, show
 from moapipe.algebra.expr import Definition, Definitions, Expr, array, psi, ravel, reshape, take, transpose
 from moapipe.errors import LabError
+from moapipe.machine.arrangement import EACH_NODE, EACH_NUMA, MEMORIES, NODE, NUMA
 from moapipe.machine.topology import HOLE, Topology
 
-NUMBERED = "numa"             # the axis whose parts have placements and memory of their own, `numa:2`
-EACH = "each_numa"            # in an experiment: one placement (one memory) for each of them
+AXIS = "numa"             # the axis whose parts have placements of their own, `numa:2`
+Map = Callable[["Machine"], "Machine"]
 
 
 @dataclass(frozen=True)
@@ -50,45 +51,37 @@ class Machine:
         return Machine(self.axes[inside:], self.shape[inside:], psi(k, reshape([outer, *self.shape[inside:]], self.expr)))
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A row of PLACEMENTS: what it is for people, and its index map. Threads of a placement that is not `bound` may run on all its CPUs."""
-
-    text: str
-    map: Callable[[Machine], Machine]
-    bound: bool = True
-
-
-PLACEMENTS: dict[str, Placement] = {
-    "compact": Placement("close together, cores before second hardware threads: the ravel, hardware threads outermost", lambda m: m.outermost("pu")),
-    "siblings": Placement("close together, hardware threads of a core side by side: the ravel", lambda m: m),
-    "spread": Placement("as far apart as can be: the ravel of the transpose", lambda m: m.outermost(*reversed(m.axes))),
-    "per_socket": Placement("one CPU a socket", lambda m: m.one_per("socket")),
-    "per_numa": Placement("one CPU a memory node", lambda m: m.one_per("numa")),
-    "per_l3": Placement("one CPU a last-level cache", lambda m: m.one_per("l3")),
-    "one_core": Placement("all threads on one CPU", lambda m: m.taken(*(1 for _ in m.axes))),
-    "unbound": Placement("wherever the operating system puts them", lambda m: m.outermost("pu"), bound=False),
+MAPS: dict[str, Map] = {
+    "compact": lambda m: m.outermost("pu"),
+    "siblings": lambda m: m,
+    "spread": lambda m: m.outermost(*reversed(m.axes)),
+    "per_socket": lambda m: m.one_per("socket"),
+    "per_numa": lambda m: m.one_per("numa"),
+    "per_l3": lambda m: m.one_per("l3"),
+    "one_core": lambda m: m.taken(*(1 for _ in m.axes)),
+    "unbound": lambda m: m.outermost("pu"),
 }
+"""The index map of each row of machine.arrangement.PLACEMENTS."""
 
 
-def placement(name: str, top: Topology) -> Placement:
-    """The row of a name; `numa:2` is the CPUs of the third memory node that has some. LabError for what is not there."""
-    kind, _, number = name.partition(":")
-    if kind == NUMBERED and number.isdecimal():
-        positions = _positions(top, NUMBERED)
-        if int(number) >= len(positions):
-            raise LabError(f"no memory node number {number} with CPUs of ours", hint=f"this machine has {len(positions)}, counted from 0")
-        return Placement(f"close together on memory node number {number}", lambda m: m.part(NUMBERED, positions[int(number)]).outermost("pu"))
-    if name not in PLACEMENTS:
-        raise LabError(f"no placement {name!r}", hint=f"placements: {', '.join(PLACEMENTS)}, {NUMBERED}:<k>, {EACH}")
-    return PLACEMENTS[name]
+def index_map(name: str, top: Topology) -> Map:
+    """The map of a name; that of `numa:2` is the part of the third memory node that has CPUs. LabError for what is not there."""
+    if name in MAPS:
+        return MAPS[name]
+    number = name.removeprefix(NUMA)
+    if number == name or not number.isdecimal():
+        raise LabError(f"no placement {name!r}", hint=f"placements: {', '.join(MAPS)}, {NUMA}<k>, {EACH_NUMA}")
+    positions = _positions(top, AXIS)
+    if int(number) >= len(positions):
+        raise LabError(f"no memory node number {number} with CPUs of ours", hint=f"this machine has {len(positions)}, counted from 0")
+    return lambda m: m.part(AXIS, positions[int(number)]).outermost("pu")
 
 
 def definition(top: Topology, name: str) -> Definitions:
     """A placement as a MoA definition on the input array `machine`: `place[t]` is the CPU of thread t. LabError for a part that is not there."""
     leaf = array("machine", *top.shape)
-    row, machine = placement(name, top), Machine(top.axes, top.shape, leaf)
-    return Definitions((), (leaf,), (Definition("place", ("t",), ravel(row.map(machine).expr)),), ("place",))
+    machine = index_map(name, top)(Machine(top.axes, top.shape, leaf))
+    return Definitions((), (leaf,), (Definition("place", ("t",), ravel(machine.expr)),), ("place",))
 
 
 def _positions(top: Topology, axis: str) -> list[int]:
@@ -117,22 +110,7 @@ def derivation(top: Topology, name: str) -> str:
     return show(reduce_definitions(name.replace(":", "_"), definition(top, name))[0], "moa")
 
 
-def names(top: Topology, asked: Iterable[str]) -> tuple[str, ...]:
-    """Placements as an experiment asks for them, `each_numa` expanded on this machine, repeats dropped."""
-    out = (n for name in asked for n in ([f"{NUMBERED}:{k}" for k in range(top.numa_nodes)] if name == EACH else [name]))
-    return tuple(dict.fromkeys(out))
-
-
 # ------------------------------------------------------------------ memory
-
-OWNER, ONE, INTERLEAVE, REMOTE, EACH_NODE = "owner", "one", "interleave", "remote", "each_node"
-MEMORIES: dict[str, str] = {
-    OWNER: "each page is first touched by the thread that uses it",
-    ONE: "all pages are first touched by one thread",
-    INTERLEAVE: "pages in turn on all memory nodes",
-    REMOTE: "all pages on the memory node farthest from the first thread",
-}
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -162,7 +140,7 @@ def memory(top: Topology, name: str, threads_on: tuple[int, ...]) -> Memory:
         case ("node", _, number) if number.isdecimal():
             return Memory("bind", (_usable(top, int(number)),))
         case _:
-            raise LabError(f"no memory placement {name!r}", hint=f"memory: {', '.join(MEMORIES)}, node:<number>, {EACH_NODE}")
+            raise LabError(f"no memory placement {name!r}", hint=f"memory: {', '.join(MEMORIES)}, {NODE}<number>, {EACH_NODE}")
 
 
 def _usable(top: Topology, number: int) -> int:
@@ -183,9 +161,3 @@ def _farthest(top: Topology, home: int) -> int:
         raise LabError("no other memory node", hint="remote memory needs a machine with two")
     row = {n.id: k for k, n in enumerate(top.nodes)}
     return max(others, key=lambda n: (top.distances[row[home]][row[n]] if top.distances and home in row else 0, n))
-
-
-def memories(top: Topology, asked: Iterable[str]) -> tuple[str, ...]:
-    """Memory placements as an experiment asks for them, `each_node` expanded to every node of this machine, repeats dropped."""
-    out = (n for name in asked for n in ([f"node:{x.id}" for x in top.nodes] if name == EACH_NODE else [name]))
-    return tuple(dict.fromkeys(out))

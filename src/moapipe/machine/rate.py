@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from moapipe.errors import LabError
+from moapipe.machine.locality import Locality
 
 SCHEMA = 1
 LEVELS = ("L1", "L2", "L3", "memory")
@@ -41,7 +42,8 @@ class Bandwidth:
 @dataclass(frozen=True)
 class Calibration:
     """What one machine does, measured. `lanes` of a vector by element type; `clock` in Hz; `capacity` in bytes and `sharers`
-    (threads on one instance, by number of threads) by cache level; `region` seconds for starting and joining a parallel region."""
+    (threads on one instance, by number of threads) by cache level; `region` seconds for starting and joining a parallel region;
+    `locality` what distance and company cost, empty where it was not measured."""
 
     machine: str
     isa: str
@@ -54,6 +56,7 @@ class Calibration:
     bandwidth: Mapping[str, Bandwidth]
     region: ByThreads
     provenance: Mapping[str, str]
+    locality: Locality = field(default_factory=Locality)
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
@@ -69,7 +72,7 @@ class Calibration:
                 {k: _threads(v) for k, v in data["sharers"].items()},
                 {k: Rates(**{n: _threads(x) for n, x in v.items()}) for k, v in data["rates"].items()},
                 {k: Bandwidth(**{n: _threads(x) for n, x in v.items()}) for k, v in data["bandwidth"].items()},
-                _threads(data["region"]), dict(data["provenance"]),
+                _threads(data["region"]), dict(data["provenance"]), Locality.from_json(data.get("locality", {})),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             raise LabError(f"calibration is incomplete: {e}", hint="run `moapipe calibrate` again") from e

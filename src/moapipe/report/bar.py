@@ -19,11 +19,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from moapipe.lab.variable import RUN_AXES
 from moapipe.report.metrics import errors, frame
 
 JUDGED = "avx512"
 WIDTH = 140
-SAME = ("kernel", "form", "variant", "isa", "dtype", "machine", "label", "threads")
+SAME = ("kernel", "form", "variant", "isa", "dtype", "machine", *RUN_AXES)
 OURS: Mapping[str, tuple[Any, ...]] = {"kernel": ("attention_forward",), "variant": ("online_tiled",), "target": ("c",)}
 LONG = (2048, 4096)
 

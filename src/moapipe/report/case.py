@@ -19,7 +19,7 @@ from moapipe.report.metrics import frame, taken
 
 MOST_SAMPLES = 150  # of one case in the page, evenly thinned; the data folder has them all
 PAGE = "index.html"
-TEXTS = (*BUILD_AXES, "machine", "label", "status", "explanation", "dnf_hash", "onf_hash", "source_hash")
+TEXTS = (*BUILD_AXES, "machine", "label", "arrangement", "status", "explanation", "dnf_hash", "onf_hash", "source_hash")
 COUNTS = ("threads", "n", "taken_samples", "valid_samples")
 NUMBERS = (
     "median_seconds", "median_seconds_low", "median_seconds_high", "predicted_seconds", "predicted_compute_seconds",

@@ -49,7 +49,7 @@ def rows_of(ds: xr.Dataset) -> pd.DataFrame:
     rows = frame(ds)
     rows["colour"] = np.where(rows["target"] == BASELINE, PYTORCH, rows["variant"])
     rows["what"] = rows[["kernel", "form", "variant", "target", "isa", "dtype"]].agg(" · ".join, axis=1)
-    rows["sizes"] = rows["label"] + rows["threads"].map(lambda t: f", {t} thread{'s' if t != 1 else ''}")
+    rows["sizes"] = rows["label"] + ", " + rows["arrangement"]
     rows["measured"] = [_interval(seconds, *r) for r in rows[["median_seconds", "median_seconds_low", "median_seconds_high"]].to_numpy()]
     rows["predicted"] = rows["predicted_seconds"].map(seconds)
     rows["ratio"] = rows["predicted_over_measured"].map(significant)

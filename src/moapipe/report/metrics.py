@@ -17,10 +17,11 @@ import pandas as pd
 import xarray as xr
 
 from moapipe.lab.record import parameters
-from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, COPY, STATUSES
+from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, COPY, POINT, RUN_AXES, STATUSES
 from moapipe.lab.verdict import VERDICTS
+from moapipe.machine.arrangement import AXES, Arrangement
 
-PARTNER_AXES = ("kernel", "form", "dtype", "machine", "label", "threads")
+PARTNER_AXES = POINT
 ESTIMATES = ("low", "value", "high")
 RESAMPLES = 1000
 FEWEST = 6
@@ -195,7 +196,7 @@ def series(ds: xr.Dataset, size: str = "n") -> list[list[int]]:
     """Cases that differ in `size` alone, as lists of indices sorted by it, no size twice; cases without `size` are left out."""
     others = [ds[s].values.tolist() for s in parameters(ds) if s != size and s in ds.coords]  # metrics are no coordinates
     n = ds[size].values.tolist()
-    fixed = list(zip(*(ds[a].values.tolist() for a in (*BUILD_AXES, "threads")), strict=True))
+    fixed = list(zip(*(ds[a].values.tolist() for a in (*BUILD_AXES, *RUN_AXES[1:])), strict=True))
 
     def group(indices: list[int], key: Callable[[int], tuple[Any, ...]]) -> list[list[int]]:
         found: dict[tuple[Any, ...], dict[int, int]] = {}
@@ -314,4 +315,5 @@ def frame(ds: xr.Dataset) -> pd.DataFrame:
     columns["taken_samples"] = taken(ds).values.sum(axis=(1, 2))
     columns["valid_samples"] = valid(ds).values.sum(axis=(1, 2))
     columns["explanation"] = explanation(ds)
+    columns["arrangement"] = [Arrangement(*row).text() for row in zip(*(ds[a].values.tolist() for a in AXES), strict=True)]
     return pd.DataFrame(columns)

@@ -24,6 +24,7 @@ from rich.text import Text
 from moapipe.lab import record
 from moapipe.lab.file import write_text
 from moapipe.lab.variable import BESIDE
+from moapipe.machine.arrangement import AXES
 from moapipe.report.metrics import errors, frame, kind
 
 Row = dict[str, Any]
@@ -89,6 +90,7 @@ class Column:
     roomy: bool = False
 
 
+ARRANGEMENT = "arrangement"     # a column only where it differs
 COLUMNS = (
     Column("kernel", lambda r: r["kernel"], folds=True),
     Column("form", lambda r: r["form"], folds=True),
@@ -96,6 +98,7 @@ COLUMNS = (
     Column("target", lambda r: r["target"]),
     Column("dtype", lambda r: r["dtype"]),
     Column("n", lambda r: str(r["n"]) if r.get("n", -1) >= 0 else "–", "right"),
+    Column(ARRANGEMENT, lambda r: r["arrangement"], folds=True),
     Column("predicted", lambda r: seconds(r["predicted_seconds"]), "right"),
     Column("measured", lambda r: seconds(r["median_seconds"]), "right"),
     Column("ratio", _ratio, "right"),
@@ -107,7 +110,7 @@ COLUMNS = (
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as people read them: a bench group at one size together, PyTorch and copies first, then by variant and target."""
-    key = [c for c in ("kernel", "form", "dtype", "n", "label", "threads") if c in rows]
+    key = [c for c in ("kernel", "form", "dtype", "n", "label", *AXES) if c in rows]
     ours = rows.assign(_ours=~rows["target"].isin(BESIDE))
     return ours.sort_values([*key, "_ours", "variant", "target"], kind="stable").drop(columns="_ours").reset_index(drop=True)
 
@@ -115,7 +118,8 @@ def ordered(rows: pd.DataFrame) -> pd.DataFrame:
 def tables(rows: pd.DataFrame, width: int = WIDTH) -> list[Table]:
     """The rich table of a `metrics.frame` for a terminal of `width` columns: names fold, numbers never. A narrow terminal gets a
     table for each bench group, its kernel, form and dtype as the title."""
-    columns = [c for c in COLUMNS if width >= ROOMY or not c.roomy]
+    one = rows["arrangement"].nunique() < 2
+    columns = [c for c in COLUMNS if (width >= ROOMY or not c.roomy) and not (one and c.header == ARRANGEMENT)]
     if width >= NARROW:
         return [_table("Predicted and measured time of one call", ordered(rows), columns)]
     columns = [c for c in columns if c.header not in GROUP]

@@ -4,17 +4,22 @@
 
    It says `ready CPU`, then takes commands on standard input, a line each. The last line of every answer is `done CPU ...` or
    `error TEXT`, with CPU the process's CPU seconds so far:
+     memory POLICY TOUCHERS NODES               of the buffers to come: first_touch, interleave or bind; touched first by all or one
      prepare INPUTS OUTPUTS WORK SIZES          then a line for each:
        input ELEMENTS PATH                      raw elements, read in parallel by the threads that will use them
        output ELEMENTS
        size VALUE
+     placed                                     where their pages lie;  done CPU RUNTIMES LOCAL NODES
      warm SECONDS                               calls until SECONDS have passed, at least two;  done CPU CALLS FASTEST_CALL_SECONDS
      turn CALLS SAMPLES                         one call untimed, then a line for each sample:
-       sample START SECONDS CPU WAIT INVOLUNTARY VOLUNTARY THREADS ACTIVE CLOCK CPUS
+       sample START SECONDS CPU WAIT INVOLUNTARY VOLUNTARY THREADS ACTIVE CLOCK CPUS MASK WIDEST
 
    SECONDS is the wall time of all CALLS, CPU the process's CPU time meanwhile, WAIT the time its threads were runnable without
    a CPU (-1: the kernel does not say), THREADS those that the process has, ACTIVE those that ran, CLOCK the clock rate in Hz
-   after the sample, CPUS where the active threads were, comma-separated. After `warm` and `turn` the process has gone quiet.     */
+   after the sample, CPUS where the active threads were at its start, in its middle (-1: a single call) and at its end, `0/0/0,1/1/1`;
+   MASK the CPUs that any of them may run on, `0-3`, WIDEST how many the least bound of them may. After `warm` and `turn` the
+   process has gone quiet. RUNTIMES counts the OpenMP runtimes that are loaded, LOCAL is the share of pages on the memory node of the
+   thread that owns them, NODES how many lie where, `0:512,1:16`.                                                               */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -29,6 +34,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include "probe.h"
@@ -42,7 +48,9 @@ static void *function;
 static int threads;
 static size_t element;
 
-static struct { void *base; size_t bytes; } mapped[MAX_ARGUMENTS];
+static struct { void *base; size_t bytes; char *start; size_t used; } mapped[MAX_ARGUMENTS];
+static char policy[32] = "first_touch", nodes[1024];
+static int touchers;
 static int mapped_count;
 
 static void fail(const char *format, ...)
@@ -117,7 +125,7 @@ static void call(void)
     }
 }
 
-/* Pages are first touched by the threads that compute, in contiguous shares; each buffer starts some cache lines further into its
+/* Pages are first touched by the threads that compute, in contiguous shares, unless `memory` said otherwise; each buffer starts some cache lines further into its
    page than the one before, so that equal indices of two buffers do not fall on the same cache set. */
 static void *allocate(size_t bytes)
 {
@@ -126,15 +134,19 @@ static void *allocate(size_t bytes)
     char *base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         fail("no memory for %zu bytes", bytes);
-    mapped[mapped_count].base = base;
-    mapped[mapped_count++].bytes = length;
+    if (ask_memory(policy, nodes, base, length))
+        fail("the kernel refuses memory by %s on nodes %s", policy, nodes);
     char *start = base;
     if (length >= huge) {
         start = (char *)(((uintptr_t)base + huge - 1) / huge * huge);
         madvise(base, length, MADV_HUGEPAGE);
     }
     start += shift;
-#pragma omp parallel for schedule(static) num_threads(threads)
+    mapped[mapped_count].base = base;
+    mapped[mapped_count].bytes = length;
+    mapped[mapped_count].start = start;
+    mapped[mapped_count++].used = bytes;
+#pragma omp parallel for schedule(static) num_threads(touchers)
     for (size_t page = 0; page < (bytes + 4095) / 4096; ++page)
         memset(start + page * 4096, 0, page * 4096 + 4096 > bytes ? bytes - page * 4096 : 4096);
     return start;
@@ -207,6 +219,34 @@ static void prepare(const char *text)
     printf("done %.9f\n", process_seconds());
 }
 
+/* Whose a page is follows from the static schedule of `allocate`: threads own contiguous shares. */
+static void placed(void)
+{
+    static char text[1 << 13];
+    long at[MOST_NODES] = {0}, local = 0, all = 0;
+    for (int m = 0; m < mapped_count; ++m) {
+        size_t pages = (mapped[m].used + 4095) / 4096;
+        char *start = mapped[m].start;
+        count_pages(start, mapped[m].used, at);
+#pragma omp parallel num_threads(threads) reduction(+ : local, all)
+        {
+            long mine[MOST_NODES] = {0};
+            size_t t = (size_t)omp_get_thread_num(), n = (size_t)omp_get_num_threads(), each = pages / n, more = pages % n;
+            size_t low = t * each + (t < more ? t : more), count = each + (t < more);
+            unsigned cpu = 0, node = 0;
+            syscall(SYS_getcpu, &cpu, &node, NULL);
+            if (count)
+                count_pages(start + low * 4096, count * 4096, mine);
+            local += node < MOST_NODES ? mine[node] : 0;
+            for (int k = 0; k < MOST_NODES; ++k)
+                all += mine[k];
+        }
+    }
+    settle();
+    write_pages(at, text, sizeof text);
+    printf("done %.9f %d %.6g %s\n", process_seconds(), runtimes(), all ? (double)local / (double)all : 1.0, text);
+}
+
 static void warm(double seconds)
 {
     double begin = wall(), fastest = 1e300;
@@ -224,17 +264,26 @@ static void warm(double seconds)
 
 static void turn(long calls, long samples)
 {
-    static struct seen before, after;
+    static struct seen before, middle, after;
+    long half = calls / 2;
     call();
     for (long s = 0; s < samples; ++s) {
         look(&before);
-        double cpu = process_seconds(), start = wall();
-        for (long i = 0; i < calls; ++i)
+        middle.count = 0;
+        double cpu = process_seconds(), start = wall(), begin = start, seconds = 0;
+        if (half) {
+            for (long i = 0; i < half; ++i)
+                call();
+            seconds = wall() - begin;
+            peek(&middle);
+            begin = wall();
+        }
+        for (long i = half; i < calls; ++i)
             call();
-        double seconds = wall() - start;
+        seconds += wall() - begin;
         cpu = process_seconds() - cpu;
         look(&after);
-        report(&before, &after, start, seconds, cpu, clock_rate());
+        report(&before, &middle, &after, start, seconds, cpu, clock_rate());
     }
     settle();
     printf("done %.9f\n", process_seconds());
@@ -246,7 +295,7 @@ int main(int count, char **given)
         fail("usage: driver LIBRARY SYMBOL f32|f64 THREADS");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    threads = atoi(given[4]);
+    threads = touchers = atoi(given[4]);
     element = strcmp(given[3], "f64") ? 4 : 8;
     void *library = dlopen(given[1], RTLD_NOW | RTLD_LOCAL);
     function = library ? dlsym(library, given[2]) : NULL;
@@ -258,8 +307,14 @@ int main(int count, char **given)
         const char *command = line();
         double seconds;
         long calls, samples;
+        char who[8];
         if (!strncmp(command, "prepare ", 8))
             prepare(command);
+        else if (sscanf(command, "memory %31s %7s %1023s", policy, who, nodes) == 3) {
+            touchers = strcmp(who, "one") ? threads : 1;
+            printf("done %.9f\n", process_seconds());
+        } else if (!strcmp(command, "placed"))
+            placed();
         else if (sscanf(command, "warm %lf", &seconds) == 1)
             warm(seconds);
         else if (sscanf(command, "turn %ld %ld", &calls, &samples) == 2)

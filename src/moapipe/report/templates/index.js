@@ -28,8 +28,8 @@ const fair = (r) => known(r) && Math.max(r, 1 / r) <= page.fair;
 const verdict = (c) => (c.status === "measured" ? `${c.valid_samples} of ${c.taken_samples}` : `<span class="bad">${words(c.status)}</span>`);
 const against = (c) => known(c.speedup)
   ? `<span class="${c.speedup_low >= 1 ? "good" : c.speedup_high < 1 ? "bad" : ""}">${factor(c.speedup)}</span><small>${known(c.speedup_low) ? `${significant(c.speedup_low)}–${significant(c.speedup_high)}` : ""}</small>` : "–";
-const threads = new Set(cases.map((c) => c.threads)).size > 1; // worth showing when they differ
-const others = (c) => [...c.label.split(" ").filter((part) => !/^n=/.test(part)), ...(threads ? [`${c.threads} thr`] : [])].join(" ");
+const arranged = new Set(cases.map((c) => c.arrangement)).size > 1; // worth showing when they differ
+const others = (c) => [...c.label.split(" ").filter((part) => !/^n=/.test(part)), ...(arranged ? [c.arrangement.replace(/^threads=(\d+)/, "$1 thr")] : [])].join(" ");
 const columns = [
   { key: "kernel", label: "kernel", cell: (c) => `<a href="#case=${c.case}">${escape(c.kernel)}</a>`, kind: "title" },
   { key: "form", label: "form", kind: "word" },
@@ -49,7 +49,7 @@ const columns = [
 
 const state = { q: "", sort: "", down: false, open: null, picked: Object.fromEntries(filters.map((f) => [f, ""])) };
 let shown = [];
-const haystack = cases.map((c) => [...filters.map((f) => c[f]), c.isa, c.label, `threads=${c.threads}`, c.machine, c.explanation, c.dnf_hash, c.onf_hash].join(" ").toLowerCase());
+const haystack = cases.map((c) => [...filters.map((f) => c[f]), c.isa, c.label, c.arrangement, c.machine, c.explanation, c.dnf_hash, c.onf_hash].join(" ").toLowerCase());
 
 function readAddress() {
   const hash = location.hash.slice(1);
