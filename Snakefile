@@ -9,6 +9,8 @@ from moapipe.lab import experiment, kernel, request
 ROOT = Path(workflow.basedir)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the moapipe of this environment
 
+if not Path.cwd().samefile(ROOT):
+    sys.exit(f"moapipe: the workflow runs in its repository\n  hint: cd {ROOT} first, or add --directory {ROOT}")
 config.setdefault("experiment", "config/smoke.yaml")
 EXPERIMENT = experiment.read(config["experiment"], ROOT, config.get("machine", ""))  # a cluster's profile names its machine
 MACHINE = EXPERIMENT.file.machine
