@@ -42,7 +42,7 @@ def imported(path: Path) -> set[str]:
     """Top-level names of what a file imports, the standard library, this package, its tests and its kernel files apart."""
     found = {a.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import) for a in n.names}
     found |= {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module}
-    return {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) - {"moapipe", "tests", *kernel.names(ROOT)}
+    return {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) - {"moapipe", "tests", "snakemake_logger_plugin_moapipe", *kernel.names(ROOT)}
 
 
 def declared(*extras: str) -> set[str]:
