@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from moapipe.lab import record
-from moapipe.report import charts, metrics
+from moapipe.report import charts, mark, metrics
 from moapipe.report.charts import CHARTS, Figure
 
 
@@ -89,7 +89,7 @@ def test_a_variant_has_one_colour_on_all_charts(documents: dict[str, dict[str, A
             for name, colour in zip(channel["scale"]["domain"], channel["scale"]["range"], strict=True):
                 colours.setdefault(name, set()).add(colour)
     assert len(colours) >= 7 and all(len(found) == 1 for found in colours.values())
-    assert colours[charts.PYTORCH] == {charts.GREY}
+    assert colours[mark.PYTORCH] == {mark.GREY}
     assert len(set().union(*colours.values())) == len(colours)
 
 
@@ -112,12 +112,13 @@ def test_a_kernel_without_n_draws_what_it_can(figure: Figure, make: Callable[...
 
 
 def test_colours_do_not_repeat() -> None:
-    assert len({*charts.COLOURS, charts.GREY}) == len(charts.COLOURS) + 1
+    assert len({*mark.COLOURS, mark.GREY}) == len(mark.COLOURS) + 1
 
 
 def test_write_all_writes_both_forms_of_every_chart(dataset_path: Path, tmp_path: Path) -> None:
     written = charts.write_all(dataset_path, tmp_path / "charts")
-    assert {p.name for p in written} == {f"{f.name}.{kind}" for f in CHARTS for kind in ("json", "svg")}
+    ds = record.read(dataset_path)
+    assert {p.name for p in written} == {f"{f.name}.{kind}" for f in CHARTS if f.worth(ds) for kind in ("json", "svg")}
     assert {p.name for p in (tmp_path / "charts").iterdir()} == {p.name for p in written}
     for path in written:
         if path.suffix == ".json":

@@ -24,7 +24,7 @@ rule chart:
     output:
         directory(f"{HERE}/charts"),
     params:
-        code=kernel.code_digest("report/charts.py", "report/metrics.py"),
+        code=kernel.code_digest("report/charts.py", "report/mark.py", "report/strain.py", "report/explain.py", "report/metrics.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/chart.log",
     resources:

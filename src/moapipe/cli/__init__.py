@@ -43,6 +43,7 @@ VERBS: dict[str, Verb] = {
     "bars": Verb("result", "compare an experiment's ratios with the floors that we owe", PANELS[1]),
     "show": Verb("text", "print a stage of a build: definitions, dnf, onf, cost, source, derivation", PANELS[1]),
     "published": Verb("text", "hold our predictions against the papers' own measurements", PANELS[1]),
+    "explain": Verb("explanation", "say why arrangements of threads and pages are slow", PANELS[1]),
     "call": Verb("library", "run a stage of a kernel on your own arrays", PANELS[1]),
     "doctor": Verb("host", "say what this machine has, and what is wrong with it", PANELS[1]),
 }

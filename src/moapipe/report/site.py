@@ -21,7 +21,7 @@ from markupsafe import Markup
 from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
-from moapipe.report import case, chapter, charts, claim, figure, published, table
+from moapipe.report import case, chapter, charts, claim, figure, mark, published, table
 from moapipe.report.metrics import BASELINE, kind
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -42,7 +42,7 @@ def write_pages(folder: Path, ds: xr.Dataset) -> None:
     for build in sorted({Build(*(c[a] for a in BUILD_AXES)) for c in known if c["target"] != BASELINE}):
         _write_chapter(folder, chapter.read(folder, build))
     document = _template("index.html").render(
-        page=json_block({"cases": known, "filters": FILTERS, "fair": table.FAIR, "colours": charts.colours(ds)}),
+        page=json_block({"cases": known, "filters": FILTERS, "fair": table.FAIR, "colours": mark.colours(ds)}),
         figures=[_figure(folder / "charts" / f"{f.name}.json") for f in charts.CHARTS if (folder / "charts" / f"{f.name}.json").is_file()],
         runtime=Markup(charts.runtime().replace("</script", "<\\/script")),
         facts=facts(ds), tiles=tiles(known), missing=_missing(known), axes=FILTERS,

@@ -1,0 +1,228 @@
+"""In: a dataset. Out: for each penalty above twice the best arrangement: which mechanism fits, and which measurement decided it.
+
+A penalty is a case's time over the fastest case of the same build and sizes on as many cores, with at most a thread on each. All samples
+that were taken count here, the invalid ones too: a penalty is mostly why they are invalid. A mechanism is judged by what the process was
+seen to do; where the same case exists with threads that sleep while they wait, that decides between spinning and everything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from moapipe.lab.variable import BUILD_AXES
+from moapipe.lab.verdict import THRESHOLDS, VERDICTS
+from moapipe.machine.arrangement import AXES, Arrangement
+from moapipe.machine.penalty import MARGIN
+
+LEAST = 2.0                    # a penalty that is explained
+SLICES = (50.0, 1000.0)        # involuntary switches a CPU second of threads that spin through scheduler slices of 1 to 20 ms
+YIELDS = 5000.0                # and of threads that give their CPU away at every look
+SLEEPS = 0.3                   # voluntary switches a thread and region of threads that sleep at barriers
+BUSY = 0.8                     # share of its CPUs that a process uses which nothing holds up
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a case: medians over its taken samples. Times in seconds, rates a second of CPU time."""
+
+    case: int
+    build: tuple[str, ...]
+    label: str
+    arrangement: Arrangement
+    seconds: float
+    cpus_busy: float               # CPU time over wall time
+    wait: float                    # time ready to run without a CPU, over wall time
+    involuntary: float             # switches a second of CPU time
+    sleeps: float                  # voluntary switches a thread and region
+    clock: float
+    cpus_used: float
+    throttled: float               # share of samples around which a quota stopped the process
+    neighbour: float               # share of samples with the verdict
+    misplaced: float
+    ceiling: float
+
+    @property
+    def name(self) -> str:
+        return f"{' '.join(self.build[:-1])} {self.label} {self.arrangement.text()}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A case, the reference of its penalty, and the same case with passive waiting (None where it was not measured)."""
+
+    case: Seen
+    reference: Seen
+    passive: Seen | None
+
+    @property
+    def penalty(self) -> float:
+        return self.case.seconds / self.reference.seconds
+
+    @property
+    def passive_penalty(self) -> float:
+        return self.passive.seconds / self.reference.seconds if self.passive else float("nan")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A penalty with the row of MECHANISMS that fits (`unexplained` when none does) and the measurement that decided it."""
+
+    comparison: Comparison
+    mechanism: str
+    because: str
+
+    def __str__(self) -> str:
+        c = self.comparison
+        return f"{c.penalty:.3g}× {c.case.name}: {self.mechanism.replace('_', ' ')}: {self.because}"
+
+
+# ------------------------------------------------------------------ what was seen
+
+
+def seen(ds: xr.Dataset) -> list[Seen]:
+    """Every case with samples."""
+    taken = ds["seconds"].notnull().values
+    wall = (ds["seconds"] * ds["calls"]).values
+    cpu = ds["cpu_seconds"].values
+    threads, regions = ds["threads"].values, np.nan_to_num(ds["regions"].values, nan=1.0)
+    with np.errstate(all="ignore"):
+        figures = {
+            "seconds": ds["seconds"].values, "cpus_busy": cpu / wall, "wait": ds["wait_seconds"].values / wall,
+            "involuntary": ds["involuntary_switches"].values / cpu, "clock": ds["clock_rate"].values, "cpus_used": ds["cpus_used"].values,
+            "sleeps": ds["voluntary_switches"].values / ds["calls"].values / np.maximum(1, threads * np.maximum(1, regions))[:, None, None],
+            "misplaced": ds["misplaced_share"].values,
+        }
+    identity = {name: ds[name].values.tolist() for name in (*BUILD_AXES, "label", *AXES)}
+    out = []
+    for i in np.flatnonzero(taken.any(axis=(1, 2))).tolist():
+        here = taken[i]
+        verdicts = ds["verdict"].values[i][here]
+        out.append(Seen(
+            i, tuple(identity[a][i] for a in BUILD_AXES), identity["label"][i], Arrangement(*(identity[a][i] for a in AXES)),
+            throttled=float((ds["throttled_periods"].values[i][here] > 0).mean()), neighbour=float((verdicts == VERDICTS["neighbour"].code).mean()),
+            ceiling=float(ds["penalty_ceiling"].values[i]), **{name: _median(values[i][here]) for name, values in figures.items()},
+        ))
+    return out
+
+
+def _median(values: np.ndarray) -> float:
+    """NaN where nothing is known."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def comparisons(ds: xr.Dataset) -> list[Comparison]:
+    """Every case against the fastest of its build and sizes on as many cores with at most a thread on each, and no planted fault; where
+    there is none, against the fastest of its build and sizes."""
+    cases = seen(ds)
+    by_key = {(s.build, s.label, s.arrangement): s for s in cases}
+    out = []
+    for s in cases:
+        peers = [p for p in cases if (p.build, p.label) == (s.build, s.label) and not p.arrangement.believed_cpus]
+        fair = [p for p in peers if p.arrangement.cores == s.arrangement.cores >= p.arrangement.threads] or peers
+        if fair:
+            best = min(fair, key=lambda p: p.seconds)
+            out.append(Comparison(s, best, by_key.get((s.build, s.label, replace(s.arrangement, wait_policy="passive")))))
+    return out
+
+
+# ------------------------------------------------------------------ mechanisms
+
+
+def _quota(c: Comparison) -> str:
+    share = c.case.throttled
+    return f"a CPU quota stopped the process around {share:.0%} of the samples" if share > 0.5 else ""
+
+
+def _neighbours(c: Comparison) -> str:
+    return f"{c.case.neighbour:.0%} of the samples had others' CPU time beside them (the watch of /proc/stat)" if c.case.neighbour > 0.5 else ""
+
+
+def _frequency(c: Comparison) -> str:
+    slow = c.reference.clock / c.case.clock
+    fits = slow > 1 / THRESHOLDS["clock"].value and c.penalty < 1.3 * slow
+    return f"the clock ran at {c.case.clock / 1e9:.2f} GHz, the reference's at {c.reference.clock / 1e9:.2f}" if fits else ""
+
+
+def _spinning(c: Comparison) -> str:
+    """A thread that spins holds the CPU that the others need for whole scheduler slices: busy CPUs, long waits, a switch a slice, no sleep."""
+    s = c.case
+    crowded = s.arrangement.threads > s.cpus_used or s.wait > THRESHOLDS["wait"].value
+    slices = SLICES[0] < s.involuntary < SLICES[1] and s.sleeps < SLEEPS
+    cured = c.passive_penalty < max(LEAST, c.penalty / 4) if c.passive is not None and c.passive is not s else None
+    if not crowded or not slices or cured is False:
+        return ""
+    seen_text = f"{s.involuntary:.0f} involuntary switches a CPU second and hardly a voluntary one, {s.wait:.1f} threads waiting for a CPU"
+    return f"passive waiting brings {c.penalty:.3g}× to {c.passive_penalty:.2g}×; {seen_text}" if cured else seen_text
+
+
+def _sleeping(c: Comparison) -> str:
+    s = c.case
+    fits = s.sleeps > SLEEPS
+    return f"{s.sleeps:.1f} voluntary switches a thread and region: at each barrier threads sleep and are woken, more than the region's work" if fits else ""
+
+
+def _yielding(c: Comparison) -> str:
+    fits = c.case.involuntary > YIELDS
+    return f"{c.case.involuntary:.0f} switches a CPU second: threads give their CPU away at every look at the barrier" if fits else ""
+
+
+def _serialisation(c: Comparison) -> str:
+    s, fewer = c.case, c.reference.cpus_used / max(1.0, c.case.cpus_used)
+    fits = fewer > 1.5 and 0.5 * fewer < c.penalty < 2.5 * fewer
+    return f"{s.cpus_used:.0f} CPU did what {c.reference.cpus_used:.0f} did in the reference: {s.cpus_busy:.1f} busy against {c.reference.cpus_busy:.1f}" if fits else ""
+
+
+def _memory(c: Comparison) -> str:
+    s, known = c.case, np.isfinite(c.case.ceiling)
+    elsewhere = s.misplaced > THRESHOLDS["misplaced"].value or s.arrangement.memory != c.reference.arrangement.memory
+    undisturbed = s.cpus_busy > BUSY * min(s.arrangement.threads, s.cpus_used) and not s.wait > THRESHOLDS["wait"].value
+    fits = elsewhere and undisturbed and known and c.penalty <= MARGIN * s.ceiling
+    return f"pages lie elsewhere ({s.arrangement.memory}), threads ran undisturbed, and {c.penalty:.2g}× is under this machine's ceiling of {s.ceiling:.2g}×" if fits else ""
+
+
+MECHANISMS: dict[str, Callable[[Comparison], str]] = {
+    "quota": _quota,
+    "spinning_at_barriers": _spinning,
+    "neighbours": _neighbours,
+    "frequency": _frequency,
+    "sleeping_at_barriers": _sleeping,
+    "yielding_at_barriers": _yielding,
+    "serialisation": _serialisation,
+    "memory_locality": _memory,
+}
+
+
+def explained(c: Comparison) -> Explanation:
+    """The first mechanism that fits. Whatever is above the ceiling of memory locality says so."""
+    for name, fits in MECHANISMS.items():
+        if because := fits(c):
+            return Explanation(c, name, because + _above(c))
+    return Explanation(c, "unexplained", "no measurement of this dataset tells the mechanisms apart" + _above(c))
+
+
+def _above(c: Comparison) -> str:
+    """The flag of a penalty that no placement of pages can make on this machine."""
+    s = c.case
+    return f"; memory locality is ruled out, it can make {s.ceiling:.2g}× here" if np.isfinite(s.ceiling) and c.penalty > MARGIN * s.ceiling else ""
+
+
+def explain(ds: xr.Dataset, least: float = LEAST) -> list[Explanation]:
+    """Every penalty above `least`, the largest first."""
+    return sorted((explained(c) for c in comparisons(ds) if c.penalty > least), key=lambda e: -e.comparison.penalty)
+
+
+def lines(found: Iterable[Explanation], least: float = LEAST) -> Iterable[str]:
+    """The explanations for people, one a line, and what they come to."""
+    rows = list(found)
+    if not rows:
+        yield f"No case takes more than {least:g} times as long as the best arrangement of its build and sizes."
+        return
+    yield from map(str, rows)
+    counts = Counter(e.mechanism for e in rows)
+    yield f"{len(rows)} penalties above {least:g}×: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.most_common())

@@ -1,0 +1,91 @@
+"""Explanations: each mechanism from a dataset in which it happened, the reference, the passive twin that decides, the ceiling."""
+
+from dataclasses import replace
+
+import pytest
+
+from moapipe.lab.record import Case, Sample, make
+from moapipe.machine.arrangement import Arrangement
+from moapipe.report.explain import MECHANISMS, comparisons, explain, lines
+
+BUILD = {"kernel": "k", "form": "f", "variant": "v", "target": "c", "isa": "avx2", "dtype": "f32", "machine": "m", "label": "n=64"}
+MS = 1e-3
+ONE = Arrangement(1, 1, wait_policy="unset")
+TWO = Arrangement(2, 2, wait_policy="unset")
+CROWD = replace(ONE, threads=8, believed_cpus=128)
+
+
+def case(arrangement, seconds, *, verdict="valid", ceiling=8.0, regions=1, **seen):
+    """A case of 3 × 20 samples of ten calls; `seen` overrides what a healthy process shows."""
+    fields = [a for a in arrangement.__dataclass_fields__]
+    wall = 10 * seconds
+    busy = min(arrangement.threads, arrangement.cores)
+    values = {"cpu_seconds": busy * wall, "involuntary_switches": 0.0, "other_cpu_seconds": 0.0, "wait_seconds": 0.0, "voluntary_switches": 0.0,
+              "clock_rate": 4e9, "cpus_used": float(busy), "throttled_periods": 0.0, "misplaced_share": 0.0} | seen
+    sample = Sample(seconds, 10, verdict, **values)
+    identity = BUILD | {a: getattr(arrangement, a) for a in fields} | {"penalty_ceiling": ceiling, "regions": regions}
+    status = "measured" if verdict == "valid" else "all_invalid"
+    return Case(identity, {"n": 64}, status, "" if status == "measured" else "invalid", [[sample] * 20] * 3)
+
+
+def collapse(seconds=64 * MS):
+    """Eight threads that spin on one CPU: a switch a slice, seven waiting, no sleep."""
+    return case(CROWD, seconds, involuntary_switches=2.5 * seconds * 10 / (10 * MS), wait_seconds=70 * seconds, voluntary_switches=1.0)
+
+
+def of(*cases):
+    return make(list(cases), {})
+
+
+PLANTED = {
+    "quota": [case(TWO, MS), case(replace(TWO, placement="spread"), 3 * MS, verdict="throttled", throttled_periods=2.0)],
+    "spinning_at_barriers": [case(ONE, 0.1 * MS), collapse(), case(replace(CROWD, wait_policy="passive"), 0.15 * MS, voluntary_switches=140.0)],
+    "neighbours": [case(TWO, MS), case(replace(TWO, placement="spread"), 3 * MS, verdict="neighbour", other_cpu_seconds=0.02)],
+    "frequency": [case(TWO, MS), case(replace(TWO, placement="spread"), 2.1 * MS, clock_rate=1.9e9)],
+    "sleeping_at_barriers": [case(TWO, 0.01 * MS), case(replace(TWO, wait_policy="passive"), 0.04 * MS, voluntary_switches=20.0)],
+    "yielding_at_barriers": [case(ONE, 0.01 * MS), case(replace(ONE, threads=8, runtime="libomp"), 0.06 * MS, involuntary_switches=360.0, wait_seconds=4e-3)],
+    "serialisation": [case(replace(TWO, threads=4, cores=4), MS), case(replace(TWO, threads=4, cores=4, placement="one_core"), 3.9 * MS, cpus_used=1.0,
+                                                                      cpu_seconds=39 * MS, wait_seconds=0.12)],
+    "memory_locality": [case(TWO, MS), case(replace(TWO, memory="remote"), 2.4 * MS)],
+    "unexplained": [case(TWO, MS), case(replace(TWO, placement="spread"), 40 * MS)],
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_mechanism_is_named_from_what_was_seen(name):
+    found = explain(of(*PLANTED[name]))
+    assert [e.mechanism for e in found] == [name]
+    assert found[0].because
+
+
+def test_every_mechanism_is_planted():
+    assert set(PLANTED) == {*MECHANISMS, "unexplained"}
+
+
+def test_passive_waiting_decides_and_is_told():
+    found = explain(of(*PLANTED["spinning_at_barriers"]))[0]
+    assert found.comparison.penalty == pytest.approx(640)
+    assert "passive waiting brings 640× to 1.5×" in found.because
+    assert "memory locality is ruled out, it can make 8× here" in found.because
+
+
+def test_what_passive_waiting_does_not_cure_is_not_spinning():
+    found = explain(of(case(ONE, 0.1 * MS), collapse(), case(replace(CROWD, wait_policy="passive"), 60 * MS)))
+    assert "spinning_at_barriers" not in {e.mechanism for e in found}
+
+
+def test_a_penalty_above_the_ceiling_is_not_memory():
+    found = explain(of(case(TWO, MS), case(replace(TWO, memory="remote"), 20 * MS)))[0]
+    assert found.mechanism == "unexplained"
+    assert "memory locality is ruled out" in found.because
+
+
+def test_the_reference_has_as_many_cores_and_no_planted_fault():
+    c = {x.case.arrangement: x for x in comparisons(of(case(ONE, 2 * MS), case(TWO, MS), collapse()))}
+    assert c[CROWD].reference.arrangement == ONE
+    assert c[TWO].reference.arrangement == TWO
+
+
+def test_nothing_to_explain_is_said_and_counts_are_summed():
+    assert list(lines(explain(of(case(ONE, MS))))) == ["No case takes more than 2 times as long as the best arrangement of its build and sizes."]
+    assert list(lines(explain(of(*PLANTED["quota"]))))[-1] == "1 penalties above 2×: 1 quota"
