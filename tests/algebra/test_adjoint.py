@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from moapipe.algebra import expr as moa
 from moapipe.algebra.adjoint import RULES, adjoint, denote
 from moapipe.algebra.dnf import Dnf, Step, meaning
-from moapipe.algebra.expr import Definition, Definitions, Expr
+from moapipe.algebra.expr import Definition, Definitions, Expr, Leaf
 from moapipe.algebra.function import FUNCS, MONOIDS
 from moapipe.algebra.index import evaluate
+from moapipe.algebra.inverse import LAWS as INVERSES
 from moapipe.algebra.ops import OPS
 from moapipe.algebra.scalar import Fold, Num, Op, Scalar, text, walk
 from moapipe.errors import AlgebraError
@@ -176,11 +177,36 @@ def test_scatters_become_gathers(name: str, case: int) -> None:
     assert not any(scattered(n.value) for n in back.normals)
 
 
-def test_a_map_that_no_law_inverts_stays_a_sum_with_a_condition() -> None:
-    """Several indices may go to one element: i·j is no affine map."""
-    front, back, _ = backward(Definition("Y", ("i", "j"), moa.transpose(moa.outer("+", moa.iota("b"), moa.iota("a"))) * A), of="Y")
-    x = values({"a": 3, "b": 2, "c": 1}, 0, apart)
-    assert_differences(front, back, x, {"a": 3, "b": 2, "c": 1}, of="Y")
+def strided(row: Leaf) -> tuple[Definition, Definition]:
+    """Every second element from the second on, of an axis of length 2a + 2, by reshaping it to pairs."""
+    doubled = Definition("Y", ("i",), moa.catenate(row, moa.catenate(row * row, moa.reshape((2,), moa.iota(2)) * S)))
+    pairs = moa.transpose(moa.reshape(("a + 1", 2), doubled.array))
+    return doubled, Definition("X", ("i",), moa.exp(moa.psi((1,), pairs) / 4))
+
+
+def test_every_inverse_law_is_used() -> None:
+    cases = [(Definition("X", tuple(AXES[: len(e.shape)]), e),) for make in ("reshape", "rotate", "drop") for e in (OPERATORS[make][0](),)]
+    assert {s.law for case in [*cases, strided(V)] for s in backward(*case)[2]} >= set(INVERSES)
+
+
+def test_a_stride_is_inverted() -> None:
+    front, back, steps = backward(*strided(V))
+    assert "stride inverse" in {s.law for s in steps}
+    assert not any(scattered(n.value) for n in back.normals)
+    for a in (0, 1, 4, 5):
+        sizes = {"a": a, "b": 1, "c": 1}
+        assert_differences(front, back, values(sizes, 0, apart), sizes)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: moa.ravel(moa.reverse(moa.reshape(("b", "a"), A))), lambda: moa.rotate(2, moa.ravel(moa.transpose(A))),
+    lambda: moa.reshape(("a*b",), moa.rotate(1, moa.reshape(("b", "a"), A))),
+])
+def test_what_no_law_inverts_stays_a_sum_with_a_condition_and_is_right(make: Callable[[], Expr]) -> None:
+    front, back, _ = backward(Definition("X", ("i",), make()))
+    for extents in ((3, 2, 1), (2, 4, 1), (1, 3, 1), (0, 2, 1)):
+        sizes = dict(zip(SIZES, extents, strict=True))
+        assert_differences(front, back, values(sizes, 0, apart), sizes)
 
 
 # ------------------------------------------------------------------ kernels

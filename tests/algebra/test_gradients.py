@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from moapipe.algebra.dnf import meaning
+from moapipe.algebra.adjoint import adjoint, denote
+from moapipe.algebra.dnf import meaning, show
+from moapipe.algebra.ops import OPS
+from moapipe.algebra.render import pending_text
+from moapipe.algebra.scalar import text
 from moapipe.lab.derive import denotation
 from moapipe.lab.kernel import load, scan
 
@@ -64,6 +68,27 @@ def test_attention_forward_backward_is_autograd(form: str, extents: tuple[int, .
         np.testing.assert_allclose(oracle[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("extents", [(2, 5, 3, 4, 2), (1, 4, 6, 2, 3), (1, 3, 0, 2, 2)], ids=str)
+@pytest.mark.parametrize("form", ["full_lse", "causal_lse", "causal_bottom_right_lse"])
+def test_the_log_sum_exp_has_a_gradient_too(form: str, extents: tuple[int, ...]) -> None:
+    """Of out and lse together; a row that sees nothing has a log-sum-exp of −∞ and passes nothing, never 0·∞."""
+    file = load("attention_forward", ROOT)
+    sizes = dict(zip(file.sizes, extents, strict=True))
+    back, _ = denote("both", adjoint(file.call("definitions", form), ("out", "lse"), ("Q", "K", "V"), laws=("divide_first",)))
+    rng = np.random.default_rng(3)
+    given = {k: np.asarray(v) for k, v in file.call("inputs", rng, sizes, form).items()}
+    leaves = [torch.tensor(given[n], requires_grad=True) for n in "QKV"]
+    out, _, lse = (y[:, 0] for y in attend(leaves[0][:, None], *leaves[1:], float(given["scale"]), file.forms[form]["causal"]))
+    given |= {"dout": rng.standard_normal(out.shape), "dlse": rng.standard_normal(lse.shape)}
+    loss = (out * torch.tensor(given["dout"])).sum() + torch.where(lse > -inf, lse * torch.tensor(given["dlse"]), 0.0).sum()
+    if loss.requires_grad:
+        loss.backward()
+    found = meaning(back, {n: given[n] for n, _ in back.inputs}, sizes)
+    for name, leaf in zip("QKV", leaves, strict=True):
+        want = np.zeros_like(given[name]) if leaf.grad is None else leaf.grad.numpy()
+        np.testing.assert_allclose(found[f"d{name}"], want, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 def test_rows_that_see_nothing_have_gradient_zero() -> None:
     file = load("attention_backward", ROOT)
     sizes = dict(zip(file.sizes, (1, 2, 5, 2, 3, 3), strict=True))
@@ -72,3 +97,32 @@ def test_rows_that_see_nothing_have_gradient_zero() -> None:
     found = meaning(denotation("attention_backward", "causal_bottom_right", ROOT).dnf, given, sizes)
     assert np.all(found["dQ"][..., :3, :] == 0) and np.any(found["dQ"][..., 3:, :])
     assert all(np.all(np.isfinite(found[n])) for n in ("dQ", "dK", "dV"))
+
+
+@pytest.mark.parametrize("form", ["full", "causal"])
+def test_the_derivation_says_how(form: str) -> None:
+    """The textbook's backward pass comes out; the maximum drops out step by step, and nothing of its adjoint is left."""
+    found = denotation("attention_backward", form, ROOT)
+    laws = {(s.definition, s.law) for s in found.steps}
+    assert {("dK", "affine inverse"), ("dsafe", "unfold"), ("dsafe", "definition"), ("dsafe", "invariance"), ("corr", "corr"),
+            ("weights_normalised", "share_by_lse"), ("lse", "saved"), ("out", "saved")} <= laws
+    assert (("dscores", "masked") in laws) == (form == "causal")
+    assert not {"dsafe", "dpeak", "dtotal", "safe", "peak", "total"} & {n.name for n in found.dnf.normals}
+    values = {n.name: text(n.value) for n in found.dnf.normals}
+    assert values["dscores"] == "(weights_normalised[h, g, q, k] * (dweights_normalised[h, g, q, k] - corr[h, g, q]))"
+    assert values["corr"] == "fold(sum, 0 <= e < d_v, (out[h, g, q, e] * dout[h, g, q, e]))"
+    for style in ("moa", "ascii", "latex", "mathml"):
+        assert show(found.dnf, style) and all(pending_text(s.before, style) != pending_text(s.after, style) for s in found.steps if s.law not in OPS)
+
+
+def test_an_edit_of_the_forward_pass_derives_another_backward_pass(tmp_path: Path) -> None:
+    for name in ("attention_forward", "attention_backward"):
+        for end in ("py", "yaml"):
+            (tmp_path / "kernels").mkdir(exist_ok=True)
+            (tmp_path / f"kernels/{name}.{end}").write_text((ROOT / f"kernels/{name}.{end}").read_text())
+    before = denotation("attention_backward", "full", tmp_path)
+    path = tmp_path / "kernels/attention_forward.py"
+    path.write_text(path.read_text().replace('Definition("scores", (*h, "q", "k"), scale *', 'Definition("scores", (*h, "q", "k"), scale * scale *'))
+    after = denotation("attention_backward", "full", tmp_path)
+    assert before.hash == denotation("attention_backward", "full", ROOT).hash != after.hash
+    assert text(after.dnf.normal("dQ").value).startswith("((scale[] * scale[]) *")

@@ -112,10 +112,12 @@ CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "divide_last": (lambda: LAWS["divide_first"].apply(mixture(True)), lambda: LAWS["divide_first"].apply(mixture(True, late=True))),
     "share_by_lse": (lambda: shares(True), lambda: shares(False)),
     "shift_empty": (lambda: LAWS["share_by_lse"].apply(shares(True)),),
+    "reciprocal": (lambda: shares(True), lambda: LAWS["divide_first"].apply(mixture(True)), lambda: mixture(True)),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
 REFUSED: dict[str, Callable[[], Dnf]] = {
+    "reciprocal": lambda: mixture(False),
     "divide_first": lambda: mixture(False, own_divisor=True),
     "base2": lambda: kernel(scores(), outputs=("x",)),
     "corr": lambda: exchanged(False),

@@ -14,9 +14,9 @@ from moapipe.algebra.dnf import Dnf, Normal, reduce_definitions, with_normals
 from moapipe.algebra.expr import Definitions, Leaf
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.render import Style, name_text, show_definitions
-from moapipe.algebra.reuse import reads
+from moapipe.algebra.reuse import called, reads
 from moapipe.algebra.rewrite import Step
-from moapipe.algebra.scalar import Ref, Var, rewrite
+from moapipe.algebra.scalar import Ref, Var
 from moapipe.algebra.shorten import Shortener, needed
 from moapipe.algebra.tape import UNFOLD, Tape, pending
 from moapipe.errors import AlgebraError
@@ -86,16 +86,14 @@ def show_written(name: str, d: Definitions | Adjoint, style: Style = "moa") -> s
 
 
 def _plain(d: Dnf) -> Dnf:
-    """Outputs that only copy a definition take its place."""
+    """Definitions that only copy another one take its place."""
     normals = list(d.normals)
     for n in d.normals:
         match n.value:
-            case Ref(array, index) if n.name in d.outputs and array not in d.outputs and index == tuple(Var(v) for v, _ in n.axes):
+            case Ref(array, index) if array not in d.outputs and index == tuple(Var(v) for v, _ in n.axes):
                 source = next((m for m in normals if m.name == array), None)
-                if source is None or [e for _, e in source.axes] != [e for _, e in n.axes]:
-                    continue
-                normals = [replace(m, name=n.name) if m.name == array else m for m in normals if m.name != n.name]
-                normals = [replace(m, value=rewrite(m.value, lambda x, a=array, o=n.name: Ref(o, x.index) if isinstance(x, Ref) and x.array == a else x)) for m in normals]  # type: ignore[misc]
+                if source is not None and [e for _, e in source.axes] == [e for _, e in n.axes]:
+                    normals = [called(m, array, n.name) for m in normals if m.name != n.name]
             case _:
                 pass
     return with_normals(d, tuple(normals))

@@ -15,9 +15,10 @@ from moapipe.algebra.index import Affine, Atom, affine, combine, expression, ext
 from moapipe.algebra.scalar import Fold, Num, Op, Scalar, Var, op, scalar, substitute, variables
 from moapipe.algebra.shape import nonnegative
 
-AFFINE, RADIX, TURN, BOUNDS = "affine inverse", "radix inverse", "turn inverse", "bounds"
+AFFINE, STRIDE, RADIX, TURN, BOUNDS = "affine inverse", "stride inverse", "radix inverse", "turn inverse", "bounds"
 LAWS = {
     AFFINE: "Σ_{l ≤ i < h} [±i + b = j] t(i) = [l ≤ i < h] t(i) at i = ±(j − b)",
+    STRIDE: "Σ_{l ≤ i < h} [c·i + b = j] t(i) = [(j − b) mod c = 0] [l ≤ i < h] t(i) at i = (j − b) // c, c > 1",
     RADIX: "[m // n = p and m mod n = q] = [m = p·n + q], 0 ≤ q < n;  [i·n + k = m] = [i = m // n] [k = m mod n], 0 ≤ k < n",
     TURN: "Σ_{0 ≤ i < n} [(b ± i) mod n = j] t(i) = t(i) at i = ±(j − b) mod n, 0 ≤ j < n",
     BOUNDS: "Σ_{l ≤ i < h} [a ≤ i < b] t(i) = Σ_{max(l, a) ≤ i < min(h, b)} t(i);  a condition that holds at every index is left out",
@@ -59,7 +60,7 @@ def simplified(c: Scalar) -> Scalar:
 def gather(s: Scatter) -> tuple[Scatter, tuple[tuple[str, Scatter], ...]]:
     """The scatter with every variable solved that a law solves; and the laws in the order of their use, each with what it made."""
     states: list[tuple[str, Scatter]] = []
-    while step := _radix(s) or _digits(s) or _turn(s) or _affine(s):
+    while step := _radix(s) or _digits(s) or _turn(s) or _affine(s) or _stride(s):
         s, law = step
         if states and states[-1][0] == law:
             states.pop()
@@ -84,6 +85,23 @@ def _affine(s: Scatter) -> tuple[Scatter, str] | None:
             if abs(form.get(Var(v), 0)) == 1 and not any(v in variables(scalar(a)) for a in rest):
                 solution = expression({a: -c * form[Var(v)] for a, c in rest.items()})
                 return _solved(replace(s, equal=_without(s, k)), {v: solution}), AFFINE
+    return None
+
+
+def _stride(s: Scatter) -> tuple[Scatter, str] | None:
+    """Solve for a variable that an equation has more than once: c·i = j − b where c divides j − b."""
+    names = {v for v, _, _ in s.ranges}
+    for k, (left, right) in enumerate(s.equal):
+        form = combine(affine(simplify(left)), affine(simplify(right)), -1)
+        found = {v for v in names if any(v in variables(scalar(a)) for a in form)}
+        v = found.pop() if len(found) == 1 else ""
+        c = form.get(Var(v), 0)
+        rest = {a: x * (-1 if c > 0 else 1) for a, x in form.items() if a != Var(v)}
+        if abs(c) > 1 and not any(v in variables(scalar(a)) for a in rest):
+            goal, size = expression(rest), Num(abs(c))
+            whole = Op("==", (simplify(op("%", goal, size)), Num(0)))
+            solved = _solved(replace(s, equal=_without(s, k)), {v: simplify(op("//", goal, size))})
+            return replace(solved, conditions=(whole, *solved.conditions)), STRIDE
     return None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables, walk
-from moapipe.algebra.softmax import corr, divide_last, share_by_lse, shift_empty
+from moapipe.algebra.softmax import corr, divide_last, reciprocal, share_by_lse, shift_empty
 from moapipe.errors import AlgebraError
 
 LOG2_E = 1 / log(2)
@@ -217,6 +217,7 @@ LAWS: dict[str, Law] = {
             "exchange of finite sums; Dao et al. 2022, arXiv:2205.14135, appendix B.2", corr),
         Law("share_by_lse", "exp(x − z) ÷ Σ exp(x − z) = exp(x − l) with l = max x + log Σ exp(x − z), z = max x;  0 where l = −∞; l is defined where it is not yet",
             "division of exponentials; Dao 2023, arXiv:2307.08691, section 3.1", share_by_lse),
+        Law("reciprocal", "w[k] ÷ t = w[k] × (1 ÷ t), and 0 where t = 0", "IEEE 754: two roundings instead of one, a division a row instead of one an element", reciprocal),
         Law("shift_empty", "select(l = −∞, 0, exp(x − l)) = exp(x − z), z = select(l = −∞, ∞, l), for x < ∞",
             "exp(x − ∞) = 0: IEEE 754, 6.1", shift_empty),
     )

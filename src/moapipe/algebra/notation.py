@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moapipe.algebra.adjoint import RULES as ADJOINT
 from moapipe.algebra.function import FUNCS, MONOIDS
 from moapipe.algebra.laws import LAWS, ONLINE_SOFTMAX
 from moapipe.algebra.ops import OPS
@@ -38,19 +39,26 @@ def page() -> str:
         else:
             parts.append(_row(o.name, *(f"`{t.format(**both).strip()}`" for t in o.template[:3]), o.law, o.source))
     parts += [_row(name, "", "", "", law, "") for name, law in RULES.items()]
-    parts.append("\n## Scalar functions\n\n| name | MoA | ASCII | LaTeX | domain |\n|---|---|---|---|---|\n")
+    parts.append("\n## Scalar functions\n\n| name | MoA | ASCII | LaTeX | domain | adjoint |\n|---|---|---|---|---|---|\n")
     for f in FUNCS.values():
         args = "abc"[: f.arity]
         domain = "" if f.domain[0] < 0 else f"a ≥ {f.domain[0]:g}"
-        parts.append(_row(f"`{f.name}`", *(f"`{t.format(*args, l=args[0], r=args[-1])}`" for t in f.template[:3]), domain))
+        parts.append(_row(f"`{f.name}`", *(f"`{t.format(*args, l=args[0], r=args[-1])}`" for t in f.template[:3]), domain, _adjoint(f.adjoint)))
     parts.append("\n`//` rounds down and `%` has the sign of its right side. `sigmoid` goes through e^−|a|. `select(c, a, b)` evaluates one branch only.\n"
-                 "\n## Monoids: what may fold\n\n| name | function | unit |\n|---|---|---|\n")
-    parts += [_row(m.name, f"`{m.function}`", f"{m.unit:g}".replace("inf", "∞").replace("-", "−")) for m in MONOIDS.values()]
+                 "The adjoint says what reaches a, b, c of the cotangent t of the value v; — is nothing.\n"
+                 "\n## Monoids: what may fold\n\n| name | function | unit | adjoint of a term x |\n|---|---|---|---|\n")
+    parts += [_row(m.name, f"`{m.function}`", f"{m.unit:g}".replace("inf", "∞").replace("-", "−"), f"`{m.adjoint}`") for m in MONOIDS.values()]
     parts.append("\nOthers are refused: − and ÷ are not associative, so their right fold (the MoA definition) is no fold of a loop.\n"
                  "\n## Laws that a variant may name\n\n| name | identity | source |\n|---|---|---|\n")
     parts += [_row(law.name, law.text, law.source) for law in LAWS.values()]
     parts.append(_row(ONLINE_SOFTMAX.name + " (the lift `online`)", ONLINE_SOFTMAX.text, ONLINE_SOFTMAX.source))
+    parts.append("\n## Laws of adjoints\n\nReverse mode over the normal form (`algebra/tape.py`); dA is the cotangent of A.\n\n| name | law |\n|---|---|\n")
+    parts += [_row(name, law) for name, law in ADJOINT.items()]
     return "".join(parts)
+
+
+def _adjoint(rows: tuple[str, ...]) -> str:
+    return ", ".join(f"`{r}`" if r else "—" for r in rows)
 
 
 def _row(*cells: str) -> str:

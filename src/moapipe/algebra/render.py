@@ -48,6 +48,8 @@ def name_text(name: str, style: Style) -> str:
     """The name of an array, a size or an index variable."""
     match style:
         case "latex":
+            if name.endswith("′"):                     # summed over, in a step of an adjoint
+                return name_text(name[:-1], style) + "'"
             return name if len(name) == 1 else rf"\mathit{{{name}}}".replace("_", r"\_")
         case "mathml":
             return f"<mi>{name}</mi>"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 
 from moapipe.algebra.dnf import Normal
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, rewrite, substitute, variables
 from moapipe.algebra.term import Overflow, Term, Terms, collect, expand, private, replaced
 
 Binding = dict[str, Scalar]
@@ -26,6 +27,7 @@ class Pattern:
     term: Term
 
 
+@lru_cache(maxsize=4096)
 def pattern(n: Normal) -> Pattern | None:
     """The pattern of a definition that is one term and no plain copy, constant or single power."""
     if not n.axes:
@@ -69,6 +71,8 @@ def _all(ps: Sequence[Scalar], es: Sequence[Scalar], free: frozenset[str], bound
 
 def occurrence(p: Pattern, t: Term) -> Term | None:
     """The term with one occurrence of the definition replaced by an element of its array, or None."""
+    if not p.term.arrays <= t.arrays or len(p.term.sums) > len(t.sums):
+        return None
     sums = [v for v, _, _ in p.term.sums]
     free = frozenset((*p.axes, *sums))
     for b in _factors_bound(p.term.factors, dict(t.factors), free, {}):
@@ -133,8 +137,8 @@ def reused(t: Term, patterns: Sequence[Pattern]) -> Term:
     return t
 
 
-def unfold(terms: Terms, definitions: Mapping[str, tuple[tuple[str, ...], Terms]]) -> Terms:
-    """The terms with first powers of elements of `definitions` replaced by their own terms, again and again."""
+def unfold(terms: Terms, definitions: Mapping[str, tuple[tuple[str, ...], Terms]], most: int = 64) -> Terms:
+    """The terms with first powers of elements of `definitions` replaced by their own terms, again and again. Overflow: too many."""
     out: list[Term] = []
     todo = list(terms)
     while todo:
@@ -150,7 +154,7 @@ def unfold(terms: Terms, definitions: Mapping[str, tuple[tuple[str, ...], Terms]
             own = {v: Var(private(v)) for v, _, _ in i.sums}
             i = Term(i.coefficient, i.guards, tuple((own[v].name, lo, hi) for v, lo, hi in i.sums), i.factors)
             todo.append(rest.times(replaced(i, {**by, **own})))
-        if len(todo) + len(out) > 64:
+        if len(todo) + len(out) > most:
             raise Overflow
     return collect(out)
 
@@ -197,12 +201,38 @@ def _constant(e: Scalar) -> Scalar:
 
 
 def absorbed(t: Term, normals: Mapping[str, Normal]) -> Term:
-    """Without conditions outside which a factor is 0 anyway, where no factor divides."""
-    if any(p < 0 for _, p in t.factors):
+    """Without conditions outside which a factor is 0 anyway, where the others are numbers everywhere: 0·∞ is none."""
+    known: dict[str, bool] = {}
+    if not t.guards or any(p < 0 or not tame(x, normals, known) for x, p in t.factors):
         return t
     guards = tuple(g for g in t.guards if not any(p > 0 and isinstance(x, Ref) and vanishes(x, g, normals) for x, p in t.factors))
     return t if guards == t.guards else replace(t, guards=guards)
 
 
+def tame(e: Scalar, normals: Mapping[str, Normal], known: dict[str, bool], nonzero: frozenset[Scalar] = frozenset()) -> bool:
+    """A number for all numbers that it reads: no logarithm, and no division except by what a condition around it says is not 0."""
+    match e:
+        case Op("select", (Op("==", (d, Num(0))), a, b)):
+            return tame(d, normals, known, nonzero) and tame(a, normals, known, nonzero) and tame(b, normals, known, nonzero | {d})
+        case Op("/", (a, d)):
+            return (d in nonzero or isinstance(d, Num | Var)) and tame(a, normals, known, nonzero)
+        case Op("reciprocal", (d,)):
+            return d in nonzero
+        case Op("log" | "log2", _):
+            return False
+        case Ref(name, _) if name in normals:
+            if name not in known:
+                known[name] = tame(normals[name].value, normals, known)
+            return known[name]
+        case _:
+            return all(tame(c, normals, known, nonzero) for c in children(e))
+
+
 def reads(e: Scalar) -> frozenset[str]:
     return frozenset(r.array for r in references(e))
+
+
+def called(n: Normal, old: str, new: str) -> Normal:
+    """A definition in which an array has another name, its own included."""
+    value = rewrite(n.value, lambda x: Ref(new, x.index) if isinstance(x, Ref) and x.array == old else x)
+    return Normal(new if n.name == old else n.name, n.axes, value)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from moapipe.algebra.dnf import Normal
 from moapipe.algebra.reuse import Pattern, absorbed, pattern, reads, reuse, unfold
-from moapipe.algebra.scalar import Fold, Op, Ref, Scalar, Var, children, variables
+from moapipe.algebra.scalar import Fold, Op, Ref, Scalar, Var, children, memoised, variables
 from moapipe.algebra.term import Overflow, Term, Terms, expand, render
 from moapipe.errors import AlgebraError
 
@@ -25,6 +25,7 @@ def cost(normals: Iterable[Normal]) -> int:
     return sum(GROWTH ** len(n.axes) * work(n.value) for n in normals)
 
 
+@memoised
 def work(e: Scalar) -> int:
     match e:
         case Op(_, args):
@@ -124,7 +125,9 @@ def known(normals: Iterable[Normal]) -> list[Pattern]:
     return [p for n, p in sorted(found, key=lambda x: not folds(x[0].value)) if p is not None]
 
 
+@memoised
 def folds(e: Scalar) -> bool:
+    """There is a fold in it."""
     return isinstance(e, Fold) or any(map(folds, children(e)))
 
 

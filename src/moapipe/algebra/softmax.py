@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import inf
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
-from moapipe.algebra.reuse import reads, reuse, unfold
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Var, rewrite, substitute, variables
+from moapipe.algebra.reuse import called, reads, reuse, unfold
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, rewrite, substitute, variables
 from moapipe.algebra.shorten import cost, known, ordered
 from moapipe.algebra.term import Overflow, expand, render
 from moapipe.errors import AlgebraError
@@ -22,7 +22,7 @@ def corr(d: Dnf) -> Dnf:
             if inner.name in reads(n.value) and isinstance(inner.value, Fold) and (new := _exchanged(d, n, inner)) is not None:
                 name = _free("corr", d)
                 rest = [new if m.name == n.name else m for m in d.normals]
-                return with_normals(d, ordered([_renamed(m, n.name, name) for m in rest]))
+                return with_normals(d, ordered([called(m, n.name, name) for m in rest]))
     raise AlgebraError("corr finds no Σ_k a[k]·Σ_e b[e]·c[k,e] with Σ_k a[k]·c[k,e] defined", where=d.name,
                        hint="it needs a definition that sums products with another sum, and one that sums the same products the other way round")
 
@@ -41,11 +41,6 @@ def _exchanged(d: Dnf, n: Normal, inner: Normal) -> Normal | None:
 def _free(wish: str, d: Dnf) -> str:
     taken = {name for name, _ in d.inputs} | {n.name for n in d.normals}
     return next(s for s in (wish, *(f"{wish}{k}" for k in range(2, len(taken) + 3))) if s not in taken)
-
-
-def _renamed(n: Normal, old: str, new: str) -> Normal:
-    value = rewrite(n.value, lambda x: Ref(new, x.index) if isinstance(x, Ref) and x.array == old else x)
-    return Normal(new if n.name == old else n.name, n.axes, value)
 
 
 def share_by_lse(d: Dnf) -> Dnf:
@@ -144,3 +139,34 @@ def shift_empty(d: Dnf) -> Dnf:
             case _:
                 pass
     raise AlgebraError("shift_empty finds no select(l = −∞, 0, exp(x − l))", where=d.name, hint="share_by_lse makes one")
+
+
+def reciprocal(d: Dnf) -> Dnf:
+    """Divide once a row: what rows are divided by is inverted, guarded as they were, and every guarded quotient becomes a product."""
+    divisors = {t.array: t for n in d.normals if (t := _divisor(n.value)) is not None}
+    owner = {n.name: n for n in d.normals}
+    found = next((a for a in divisors if a in owner), None)
+    if found is None:
+        raise AlgebraError("reciprocal finds no select(t = 0, 0, w/t)", where=d.name, hint="it needs the shares of a softmax, or its divided output")
+    axes = owner[found].axes
+    t = Ref(found, tuple(Var(v) for v, _ in axes))
+    inverse = Normal(_free("reciprocal", d), axes, Op("select", (Op("==", (t, Num(0))), Num(0), Op("/", (Num(1), t)))))
+
+    def multiplied(e: Scalar) -> Scalar:
+        match e:
+            case Op("select", (_, _, Op("/", (w, Ref(array, index))))) if array == found and _divisor(e) is not None:
+                return Op("*", (w, Ref(inverse.name, index)))
+            case _:
+                return e
+
+    changed = [replace(n, value=rewrite(n.value, multiplied)) for n in d.normals]
+    return with_normals(d, tuple(m for n in changed for m in ((n, inverse) if n.name == found else (n,))))
+
+
+def _divisor(e: Scalar) -> Ref | None:
+    """t of select(t = 0, 0, w/t)."""
+    match e:
+        case Op("select", (Op("==", (Ref() as t, Num(0))), Num(0), Op("/", (_, Ref() as u)))) if t == u:
+            return t
+        case _:
+            return None

@@ -6,7 +6,7 @@ scatter becomes a gather (`inverse`); terms are added, and definitions stand for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from moapipe.algebra.cotangent import Arrival, Range, arrivals
@@ -21,6 +21,8 @@ from moapipe.algebra.shorten import folds, known
 from moapipe.algebra.term import Overflow, Terms, collect, expand, private, render
 from moapipe.errors import AlgebraError
 
+DEPTH, MOST = 4, 16
+"""How many cotangents are unfolded, and into how many terms at most, to see whether another one is nothing."""
 CHAIN, LIKE, DEFINITION, MASKED, UNFOLD, INVARIANCE = "chain rule", "like terms", "definition", "masked", "unfold", "invariance"
 RULES = {
     CHAIN: "dA[j] = Σ over every read A[index(i)] in a definition D[i] = f(…, A[index(i)], …) of [index(i) = j] · dD[i] · ∂f/∂A",
@@ -147,27 +149,27 @@ class Tape:
         return {n.name: n for n in (*self.start.normals, *self.made.values())}
 
     def _nothing(self, own: str, value: Scalar, terms: Terms, taken: frozenset[str]) -> bool:
-        """True when the terms add up to nothing once cotangents and quotients are unfolded and sums are definitions again."""
-        try:
-            inside = {n.name: (tuple(v for v, _ in n.axes), expand(n.value)) for n in self.made.values()}
-            inside |= {n.name: (tuple(v for v, _ in n.axes), expand(n.value)) for n in self.start.normals if not folds(n.value) and _divides(n.value)}
-            flat = unfold(terms, inside)
-            again = tuple(reused(t, [p for p in self._deep(inside) if p.term.sums]) for t in flat)
-        except Overflow:
-            return False
-        if collect(again):
-            return False
-        value = self._said(own, UNFOLD, value, render(flat, taken))
-        value = self._said(own, DEFINITION, value, render(again, taken))
-        self._said(own, INVARIANCE, value, Num(0))
-        return True
+        """True when the terms add up to nothing once the latest cotangents and quotients are unfolded and sums are definitions again."""
+        latest = list(self.made.values())[:-DEPTH - 1 : -1]
+        quotients = [n for n in self.start.normals if not folds(n.value) and _divides(n.value)]
+        for k in range(len(latest) + 1):
+            try:
+                inside = {n.name: (tuple(v for v, _ in n.axes), expand(n.value)) for n in (*quotients, *latest[:k])}
+                flat = unfold(terms, inside, MOST)
+                again = tuple(reused(t, self._deep(inside)) for t in flat)
+            except Overflow:
+                return False
+            if not collect(again):
+                value = self._said(own, UNFOLD, value, render(flat, taken))
+                value = self._said(own, DEFINITION, value, render(again, taken))
+                self._said(own, INVARIANCE, value, Num(0))
+                return True
+        return False
 
-    def _deep(self, inside: Mapping[str, tuple[tuple[str, ...], Terms]]) -> Iterator[Pattern]:
+    def _deep(self, inside: Mapping[str, tuple[tuple[str, ...], Terms]]) -> list[Pattern]:
         """Definitions that are sums, in what is unfolded."""
-        for p in self.patterns:
-            terms = unfold((p.term,), inside)
-            if len(terms) == 1:
-                yield replace(p, term=terms[0])
+        found = [(p, unfold((p.term,), inside)) for p in self.patterns if p.term.sums]
+        return [replace(p, term=terms[0]) for p, terms in found if len(terms) == 1]
 
     def _note(self, definition: str, law: str, before: Scalar, after: Scalar) -> None:
         self.steps.append(Step(definition, law, pending(before), pending(after)))

@@ -7,13 +7,13 @@ Powers of one factor are added: x·(1/x) = 1, equal wherever both are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, permutations
+from itertools import chain, count, groupby, permutations, product
 from typing import Any
 
 from moapipe.algebra.cotangent import Range
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, substitute, text, variables
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, substitute, text, variables
 
 MOST = 256
 """An expression with more terms is left as it is."""
@@ -33,6 +33,13 @@ class Term:
     sums: tuple[Range, ...] = ()
     factors: tuple[tuple[Scalar, int], ...] = ()
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        """What its factors read."""
+        if "arrays" not in self.memo:
+            self.memo["arrays"] = frozenset(r.array for x, _ in self.factors for r in references(x))
+        return frozenset(self.memo["arrays"])
 
     def times(self, other: Term) -> Term:
         powers = dict(self.factors)
@@ -147,8 +154,22 @@ def opposite(guard: Scalar) -> Scalar:
 def key(t: Term) -> str:
     """Text that equals that of a term which differs by coefficient, order, and names of summed variables only."""
     if "key" not in t.memo:
-        t.memo["key"] = min(_key(t, order) for order in permutations(range(len(t.sums)))) if len(t.sums) < 6 else _key(t, tuple(range(len(t.sums))))
+        t.memo["key"] = min(_key(t, order) for order in _orders(t))
     return str(t.memo["key"])
+
+
+def _orders(t: Term) -> Iterator[tuple[int, ...]]:
+    """The orders of the sums that may give the smallest text: by what a variable stands in, ties in every order."""
+    blank: dict[str, Scalar] = {v: Var("_") for v, _, _ in t.sums}
+    marks = []
+    for v, lo, hi in t.sums:
+        by = {**blank, v: Var("__")}
+        own = sorted(f"{text(substitute(x, by))}^{p}" for x, p in (*t.factors, *((g, 0) for g in t.guards)) if v in variables(x))
+        marks.append((text(substitute(lo, blank)), text(substitute(hi, blank)), own))
+    ranked = sorted(range(len(marks)), key=lambda k: marks[k])
+    groups = [tuple(g) for _, g in groupby(ranked, key=lambda k: marks[k])]
+    for parts in product(*(permutations(g) if len(g) < 5 else (g,) for g in groups)):
+        yield tuple(chain.from_iterable(parts))
 
 
 def _key(t: Term, order: Sequence[int]) -> str:

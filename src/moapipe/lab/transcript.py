@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from moapipe.targets.isa import element_bytes
 SCHEMA = 1
 STYLES: tuple[Style, ...] = get_args(Style)
 EVERY_ELEMENT = "(the ψ-laws of the operators; each is used once, so a second reduction gives the same)"
+BACKWARDS = "(reverse mode: definitions from the last to the first; [c] is 1 where c holds, else 0; i′ is a variable that is summed over)"
 
 
 def write(d: Derivation, directory: Path) -> None:
@@ -157,15 +158,22 @@ def fenced(text: str, language: str = "") -> list[str]:
     return [f"```{language}", *text.rstrip("\n").split("\n"), "```", ""]
 
 
+def _markdown_steps(steps: Sequence[Step]) -> Iterator[str]:
+    for name in dict.fromkeys(s.definition for s in steps):
+        yield from (f"### {name}", "")
+        for k, s in enumerate((s for s in steps if s.definition == name), 1):
+            law, source = said(s.law)
+            yield from (f"{k}. **{s.law}**: `{law}`{f' ({source})' if source else ''}", "")
+            yield from fenced(f"    {pending_text(s.before, 'moa')}\n→   {pending_text(s.after, 'moa')}")
+
+
 @lru_cache(maxsize=256)
 def _markdown_denotation(n: Denotation) -> tuple[str, ...]:
     out = ["## 1. Definitions", "", "In the notation of the Mathematics of Arrays:", "", *fenced(show_written(n.dnf.name, n.definitions, "moa"))]
-    out += ["## 2. ψ-reduction", "", f"{len(n.steps)} steps {EVERY_ELEMENT}.", ""]
-    for name in dict.fromkeys(s.definition for s in n.steps):
-        out += [f"### {name}", ""]
-        for k, s in enumerate((s for s in n.steps if s.definition == name), 1):
-            law, source = said(s.law)
-            out += [f"{k}. **{s.law}**: `{law}`{f' ({source})' if source else ''}", "", *fenced(f"    {pending_text(s.before, 'moa')}\n→   {pending_text(s.after, 'moa')}")]
+    reductions = [s for s in n.steps if s.law in OPS or s.law in RULES]
+    out += ["## 2. ψ-reduction", "", f"{len(reductions)} steps {EVERY_ELEMENT}.", "", *_markdown_steps(reductions)]
+    if adjoints := [s for s in n.steps if s not in reductions]:
+        out += ["## Adjoint", "", f"{len(adjoints)} steps {BACKWARDS}.", "", *_markdown_steps(adjoints)]
     out += ["## 3. Denotational normal form", "", f"Hash `{n.hash}`: the same for every variant, language and machine of this form.", ""]
     out += fenced(show_dnf(n.dnf, "moa"))
     out += [line for formula in show_dnf(n.dnf, "latex").splitlines()[1:] for line in ("$$", formula, "$$", "")]
