@@ -226,3 +226,20 @@ def test_what_is_asked_for_must_be_there() -> None:
     for wrong, hint in (({"of": ("Z",), "wrt": ("A",)}, "Z"), ({"of": ("X",), "wrt": ("Q",)}, "Q"), ({"of": ("X",), "wrt": ("A",), "saved": ("L",)}, "L")):
         with pytest.raises(AlgebraError, match=hint):
             denote("case", adjoint(primal, **wrong))
+
+
+def test_a_cotangent_needs_its_name() -> None:
+    primal = Definitions(SIZES, INPUTS, (Definition("dA", ("i", "j"), A * W), Definition("X", ("i", "j"), moa.array("dA", "a", "b") * A)), ("X",))
+    with pytest.raises(AlgebraError, match="dA is an array, and the cotangent of A too"):
+        denote("case", adjoint(primal, ("X",), ("A",)))
+
+
+def test_an_output_that_is_read_again_has_both_cotangents() -> None:
+    """Y is differentiated and read by X: its cotangent is what is given and what X sends back."""
+    y = Definition("Y", ("i", "j"), A * A)
+    primal = Definitions(SIZES, INPUTS, (y, Definition("X", ("i",), moa.omega(lambda r: moa.reduce("+", r * r), 1, y.array))), ("X", "Y"))
+    back, _ = denote("case", adjoint(primal, ("X", "Y"), ("A",)))
+    x, sizes = values({"a": 2, "b": 3, "c": 1}, 4, apart), {"a": 2, "b": 3, "c": 1}
+    t, u = np.full(2, 0.5), np.full((2, 3), -0.25)
+    made = meaning(back, {"A": x["A"], "dX": t, "dY": u}, sizes)["dA"]
+    np.testing.assert_allclose(made, 2 * x["A"] * (u + 2 * x["A"] ** 2 * t[:, None]), rtol=1e-12)

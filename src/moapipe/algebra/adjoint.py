@@ -41,11 +41,6 @@ class Adjoint:
     laws: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
-    @property
-    def inputs(self) -> tuple[Leaf, ...]:
-        """Inputs that the definitions give; saved arrays and cotangents come behind them."""
-        return self.primal.inputs
-
 
 def adjoint(primal: Definitions, of: Sequence[str], wrt: Sequence[str], *, saved: Sequence[str] = (), outputs: Sequence[str] = (),
             laws: Sequence[str] = (), after: Sequence[str] = ()) -> Adjoint:
@@ -82,7 +77,10 @@ def show_written(name: str, d: Definitions | Adjoint, style: Style = "moa") -> s
     sign = {"moa": " ≡", "ascii": " =", "latex": r" \equiv", "mathml": "<mo>≡</mo>"}[style]
     line = f"{names(d.wrt, 'd')}{sign}{words('adjoint of')}{names(d.of)}{words('for')}{names(d.wrt)}{words('from')}{names(d.of, 'd')}"
     line += f"{words('and the saved')}{names(d.saved)}" if d.saved else ""
-    return show_definitions(name, d.primal, style) + (f"<mrow>{line}</mrow>" if style == "mathml" else line) + "\n"
+    shapes = {x.name: x.expr.shape for x in d.primal.definitions}
+    given = (*d.primal.inputs, *(Leaf(x, shapes.get(x, ())) for x in d.saved), *(Leaf(f"d{x}", shapes.get(x, ())) for x in d.of))
+    written = replace(d.primal, inputs=given, outputs=(*d.outputs, *(f"d{w}" for w in d.wrt)))
+    return show_definitions(name, written, style) + (f"<mrow>{line}</mrow>" if style == "mathml" else line) + "\n"
 
 
 def _plain(d: Dnf) -> Dnf:

@@ -43,6 +43,8 @@ class Tape:
         self.steps: list[Step] = []
         self.shapes = {n: s for n, s in start.inputs} | {n.name: tuple(e for _, e in n.axes) for n in start.normals}
         self.active = self._active()
+        if twice := sorted(self.shapes.keys() & {f"d{a}" for a in (*self.active, *wrt)}):
+            raise AlgebraError(f"{twice[0]} is an array, and the cotangent of {twice[0][1:]} too", where=start.name, hint="give the array another name")
         self.arrived: dict[str, list[tuple[Normal, Arrival]]] = {a: [] for a in (*self.active, *wrt)}
         self.made: dict[str, Normal] = {}
         self.patterns = known(start.normals)
