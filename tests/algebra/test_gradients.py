@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from moapipe.algebra.adjoint import adjoint, denote
+from moapipe.algebra.adjoint import Adjoint, adjoint, denote
 from moapipe.algebra.dnf import meaning, show
+from moapipe.algebra.expr import constraints
+from moapipe.algebra.index import evaluate
 from moapipe.algebra.ops import OPS
 from moapipe.algebra.render import pending_text
-from moapipe.algebra.scalar import text
+from moapipe.algebra.scalar import Op, text
 from moapipe.lab.derive import denotation
-from moapipe.lab.kernel import load, scan
+from moapipe.lab.kernel import load, names, scan
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTENTS = [(2, 1, 5, 3, 4, 2), (1, 3, 4, 6, 2, 3), (1, 1, 1, 1, 1, 1), (2, 2, 7, 3, 1, 1), (1, 2, 3, 0, 2, 2), (1, 1, 0, 3, 2, 2), (0, 2, 2, 2, 2, 2), (1, 2, 3, 4, 0, 2), (1, 0, 3, 4, 2, 2)]
@@ -97,6 +99,27 @@ def test_rows_that_see_nothing_have_gradient_zero() -> None:
     found = meaning(denotation("attention_backward", "causal_bottom_right", ROOT).dnf, given, sizes)
     assert np.all(found["dQ"][..., :3, :] == 0) and np.any(found["dQ"][..., 3:, :])
     assert all(np.all(np.isfinite(found[n])) for n in ("dQ", "dK", "dV"))
+
+
+DERIVED = [(name, form) for name in names(ROOT) for form in scan(name, ROOT).forms if isinstance(load(name, ROOT).call("definitions", form), Adjoint)]
+
+
+@pytest.mark.parametrize(("name", "form"), DERIVED)
+def test_every_backward_kernel_is_the_gradient_of_its_definitions(name: str, form: str) -> None:
+    """Central differences of the forward definitions, in extended precision, along random directions of each array."""
+    file, d = load(name, ROOT), load(name, ROOT).call("definitions", form)
+    options = (dict(zip(file.sizes, (n, n, 3, 4, *[2 * n] * len(file.sizes)), strict=False)) for n in (2, 3, 4, 1))
+    sizes = next(s for s in options if all(evaluate(Op(c.relation, (c.left, c.right)), s) for c in constraints(d.primal)))
+    rng = np.random.default_rng(8)
+    x = {k: np.asarray(v, np.longdouble) for k, v in file.call("inputs", rng, sizes, form).items()}
+    front, back = denote(name, d.primal)[0], denotation(name, form, ROOT).dnf
+    given = {n: x[n] for n, _ in front.inputs if n in x} | {n: np.zeros([evaluate(e, sizes) for e in shape], np.longdouble) for n, shape in front.inputs if n not in x}
+    made, step = meaning(back, x, sizes), np.longdouble("1e-6")
+    for w in d.wrt:
+        v = rng.standard_normal(given[w].shape)
+        up, down = (meaning(front, {**given, w: given[w] + h * v}, sizes) for h in (step, -step))
+        expected = sum((x[f"d{o}"] * (up[o] - down[o]) / (2 * step)).sum() for o in d.of)
+        assert float((made[f"d{w}"] * v).sum()) == pytest.approx(float(expected), rel=1e-8, abs=1e-9), w
 
 
 @pytest.mark.parametrize("form", ["full", "causal"])
