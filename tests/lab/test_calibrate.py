@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from moapipe.errors import LabError
-from moapipe.lab.calibrate import arguments, check_peak, compile_loops, run, thread_counts, working_sets
+from moapipe.lab.calibrate import DEEP, SHALLOW, arguments, check_peak, compile_loops, rates, run, text, thread_counts, working_sets
 from moapipe.machine.topology import native_isa, probe
-from moapipe.targets.isa import isa_named
+from moapipe.targets.isa import isa_named, tile_parameters
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 
@@ -27,7 +27,7 @@ def test_every_figure_is_measured_and_positive(tmp_path):
     found = seen.figures
     assert set(seen.unstable) <= set(found)
     levels = [c.level for c in top.caches] + ["memory"]
-    assert {"clock", "fma", "vector", "exp", "region"} <= set(found)
+    assert {"clock", "fma", "shallow", "deep", "vector", "exp", "region"} <= set(found)
     assert {f"{level}_{way}" for level in levels for way in ("read", "copy", "stream")} <= set(found)
     assert all(v > 0 for v in found.values())
     assert found["fma"] > found["exp"]
@@ -56,3 +56,17 @@ def test_working_sets_grow_outwards_and_fit():
     sets = [s for s in working_sets(top, 1) if s]
     assert sets == sorted(sets)
     assert all(s <= c.bytes for s, c in zip(sets, top.caches, strict=False))
+
+
+def test_two_depths_give_the_rate_of_a_tile_and_the_time_between_two():
+    """Tiles that take 10 ns and 1 ns a step on each thread, whatever their number."""
+    isa, tile = isa_named("avx512"), tile_parameters("avx512", "f64")
+    figures = {t: {"fma": 1.0, "vector": 2.0, "exp": 3.0, **{name: t / (1e-8 + k * 1e-9) for name, k in (("shallow", SHALLOW), ("deep", DEEP))}} for t in (1, 2)}
+    found = rates(isa, "f64", figures)
+    assert found.start == pytest.approx({1: 1e-8, 2: 1e-8})
+    assert found.tile == pytest.approx({t: t * tile["MR"] * tile["W"] * 1e9 for t in (1, 2)})
+    assert (found.fma, found.vector, found.exp) == ({1: 1.0, 2: 1.0}, {1: 2.0, 2: 2.0}, {1: 3.0, 2: 3.0})
+
+
+def test_the_depths_are_those_of_the_loops():
+    assert f"enum {{ SHALLOW = {SHALLOW}, DEEP = {DEEP} }};" in text(isa_named("avx512"), "f64")

@@ -11,7 +11,7 @@ from tests.loops.test_interpret import inputs_for
 
 from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
-from moapipe.loops.cost import count
+from moapipe.loops.cost import count, regions
 from moapipe.loops.interpret import run
 from moapipe.loops.onf import Accumulate, Alloc, Assign, If, Kernel, Loop
 from moapipe.loops.tally import Counts
@@ -66,7 +66,7 @@ def test_work_tells_fused_multiply_adds_and_places_apart():
     k = Kernel("tile", ("d",), (array("A", "input", 2, "d"), array("B", "input", "d", 4), array("D", "output", 2, 4), array("E", "output"),
                                 array("c", "register", 2, 4)), body)
     c = count(k, {"d": 5}, 8)
-    assert c.work == {"tile": {"fma": 40}, "vector": {"fma": 8}, "scalar": {"*": 1, "exp2": 1}}
+    assert c.work == {"tile": {"fma": 40, "start": 1}, "vector": {"fma": 8, "store": 8}, "scalar": {"*": 1, "exp2": 1}}
     assert c.calls == {"+": 40, "*": 49, "-": 8, "exp2": 1}
     assert c.flops == 97 and c.exps == 1
     assert c.loaded_bytes == 8 * (40 + 40 + 8 + 2) and c.accesses["c"].loads == 48
@@ -97,3 +97,33 @@ def test_an_index_that_is_not_linear_is_refused():
                (loop("i", "n", Assign(ref("C", "i"), ref("A", op("*", "i", "i")), (), "C")),))
     with pytest.raises(LiftError, match="not linear"):
         count(k, {"n": 3}, 8)
+
+
+def test_loads_and_stores_outside_of_tiles_are_those_that_change_with_the_lane():
+    """x twice at one place is one load; a factor that every lane shares, and a register, are none; a sum in memory is both."""
+    factor, at = ref("f", "i"), ref("x", "i", "v")
+    leaf = Accumulate("sum", ref("y", "i", "v"), op("*", factor, op("*", at, at)), (), "y")
+    k = Kernel("k", ("n",), (array("f", "input", "n"), array("x", "input", "n", 4), array("y", "output", "n", 4)), (loop("i", "n", loop("v", 4, leaf, kind="lane")),))
+    assert count(k, {"n": 3}, 8).work["vector"] == {"*": 12, "fma": 12, "load": 24, "store": 12}
+    plain = Kernel("k", ("n",), k.arrays, (loop("i", "n", loop("v", 4, Assign(ref("y", "i", "v"), factor, (), "y"))),))
+    assert count(plain, {"n": 3}, 8).work["scalar"] == {"store": 12}
+
+
+def test_a_tile_starts_as_often_as_its_fold_loop_begins():
+    """Under the loops around it, a triangle's guard among them, and not once for each of its rows and lanes."""
+    leaf = Accumulate("sum", ref("c", "r", "v"), op("*", ref("x", "k"), ref("x", "v")), (), "c")
+    tile = Loop("k", scalar(0), scalar("n"), (nest({"r": 2}, loop("v", 4, leaf, kind="lane")),), mark="m")
+    body = (loop("i", "n", loop("j", "n", If(op("<=", "j", "i"), (Alloc("c"), nest({"r": 2}, loop("v", 4, Assign(ref("c", "r", "v"), scalar(0.0), (), "c"), kind="lane")), tile)))),)
+    k = Kernel("k", ("n",), (array("x", "input", "n"), array("y", "output"), array("c", "register", 2, 4)), body)
+    assert count(k, {"n": 5}, 8).work["tile"] == {"fma": 15 * 5 * 8, "start": 15}
+
+
+def test_each_region_stands_alone_with_the_loops_around_it():
+    leaves = [Assign(ref(a, "i"), ref("A", "i"), (), a) for a in ("B", "C")]
+    first, second = (loop("i", "n", leaf, kind="parallel") for leaf in leaves)
+    k = Kernel("k", ("n",), tuple(array(a, "input" if a == "A" else "output", "n") for a in "ABC"), (loop("h", 3, first, second),))
+    alone = regions(k)
+    assert [p.body for p in alone] == [(loop("h", 3, first),), (loop("h", 3, second),)]
+    assert regions(Kernel("k", ("n",), k.arrays, (first,)))[0].body == (first,)
+    apart = Kernel("k", ("n",), k.arrays, (loop("h", 3, first), loop("g", 2, second)))
+    assert [p.body for p in regions(apart)] == [(loop("h", 3, first),), (loop("g", 2, second),)]

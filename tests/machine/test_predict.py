@@ -11,7 +11,7 @@ from moapipe.loops.traffic import Traffic
 from moapipe.machine.predict import predict, work_seconds
 from moapipe.machine.rate import Bandwidth, Calibration, Rates, at
 
-RATES = Rates(fma={1: 100.0, 2: 200.0}, vector={1: 50.0, 2: 100.0}, exp={1: 10.0, 2: 20.0})
+RATES = Rates(fma={1: 200.0, 2: 400.0}, tile={1: 100.0, 2: 200.0}, vector={1: 50.0, 2: 100.0}, exp={1: 10.0, 2: 20.0}, start={1: 0.25, 2: 0.5})
 MACHINE = Calibration(
     machine="m", isa="avx2", topology="two cores", clock=1.0, lanes={"f64": 4}, capacity={"L1": 64, "L2": 256}, sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}},
     rates={"f64": RATES},
@@ -32,6 +32,32 @@ def test_work_is_divided_by_the_rate_of_its_kind():
     assert work_seconds({"tile": {"fma": 300}}, MACHINE, "f64", 1) == 3
     assert work_seconds({"vector": {"+": 100, "exp2": 20}}, MACHINE, "f64", 1) == 2 + 2
     assert work_seconds({"vector": {"+": 100, "exp2": 20}}, MACHINE, "f64", 2) == 1 + 1
+
+
+def test_a_tile_takes_its_own_rate_and_the_time_between_two():
+    """300 multiply-adds elsewhere run at the peak; 4 starts on 2 threads are 2 one after the other."""
+    assert work_seconds({"vector": {"fma": 300}}, MACHINE, "f64", 1) == 1.5
+    assert work_seconds({"tile": {"fma": 300, "start": 4}}, MACHINE, "f64", 1) == 3 + 1
+    assert work_seconds({"tile": {"fma": 300, "start": 4}}, MACHINE, "f64", 2) == 1.5 + 1
+
+
+def test_loads_and_stores_pass_at_the_nearest_bandwidth():
+    assert work_seconds({"vector": {"load": 5, "store": 5}}, MACHINE, "f64", 1) == 80 / 80
+    assert work_seconds({"scalar": {"load": 5, "store": 5}}, MACHINE, "f64", 1) == 4 * 80 / 80
+    far = replace(MACHINE, bandwidth={"memory": MACHINE.bandwidth["memory"]})
+    assert work_seconds({"vector": {"load": 5}}, far, "f64", 1) == 0
+
+
+def test_nothing_overlaps_across_a_barrier():
+    """A region that moves three quarters and one that computes: 3 s of 4 s of traffic, then 5 s of work beside the last second."""
+    work = {"tile": {"fma": 500}}
+    c = counts(work, (Region(1, 8, "static", 1.0, {}), Region(1, 8, "static", 1.0, work)))
+    whole, first, second = ({"L2": {"a": Traffic(n, 0, 0)}} for n in (40, 60, 20))
+    p = predict(c, whole, MACHINE, "f64", alone=(first, second))
+    assert (p.compute, p.memory, p.seconds) == (5.0, 4.0, 3.0 + 5.0)
+    assert predict(c, whole, MACHINE, "f64", alone=(second, first)).seconds == 1.0 + 5.0
+    idle = {"L2": {"a": Traffic(0, 0, 0)}}
+    assert predict(c, idle, MACHINE, "f64", alone=(idle, idle)).seconds == 5.0
 
 
 def test_scalar_work_runs_one_lane_at_a_time():
@@ -74,7 +100,7 @@ def test_more_work_never_takes_less_time():
 
 
 def test_threads_beyond_the_measured_ones_get_the_largest_measured_rate():
-    assert at(RATES.fma, 3) == at(RATES.fma, 2) == 200
+    assert at(RATES.fma, 3) == at(RATES.fma, 2) == 400
 
 
 def test_calibration_survives_json():

@@ -29,7 +29,7 @@ from moapipe.lab.runtime import settings
 from moapipe.machine.placement import cpus
 from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
-from moapipe.targets.isa import Isa, isa_named
+from moapipe.targets.isa import CACHES, Isa, isa_named, tile_parameters
 from moapipe.targets.support import helpers
 from moapipe.targets.table import flags
 from moapipe.targets.target import Unit
@@ -67,8 +67,11 @@ def thread_counts(cores: int) -> tuple[int, ...]:
 
 
 def arguments(isa: Isa, dtype: str) -> tuple[str, ...]:
-    """The compiler's flags for the loops: the target's own, and enough accumulators to hide the multiply-add's latency."""
-    return (*flags("c", isa.name, dtype), f"-DACCUMULATORS={isa.registers * 3 // 4}")
+    """The compiler's flags for the loops: the target's own, enough accumulators to hide the multiply-add's latency, and the
+    register tile of generated kernels, whose panels of A fill an eighth of L2."""
+    tile = tile_parameters(isa.name, dtype)
+    shape = {"ACCUMULATORS": isa.registers * 3 // 4, "MR": tile["MR"], "NV": tile["NV"], "TILE_BYTES": CACHES.l2 // 8}
+    return (*flags("c", isa.name, dtype), *(f"-D{name}={value}" for name, value in shape.items()))
 
 
 def text(isa: Isa, dtype: str) -> str:
@@ -150,11 +153,26 @@ def _calibration(machine: str, isa: Isa, top: Topology, command: str, runs: Mapp
         machine=machine, isa=isa.name, topology=top.line(), clock=max(found["clock"] for x in seen.values() for found in x.values()),
         lanes={dtype: isa.lanes(dtype) for dtype in seen}, capacity={c.level: c.bytes for c in caches},
         sharers={c.level: {t: float(top.sharers(c.level, cpus(top, t))) for t in f64} for c in caches},
-        rates={dtype: Rates(*({t: found[n] for t, found in x.items()} for n in ("fma", "vector", "exp"))) for dtype, x in seen.items()},
+        rates={dtype: rates(isa, dtype, x) for dtype, x in seen.items()},
         bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in WAYS)) for level in present},
         region={t: found["region"] for t, found in f64.items()},
         provenance={"compiler": building.version(command), "command": shlex.join([command, *arguments(isa, "f64")]), "unstable": ", ".join(shaky)},
     )
+
+
+SHALLOW, DEEP = 32, 256        # steps of a register tile, as in calibrate.c
+
+
+def rates(isa: Isa, dtype: str, found: Mapping[int, Mapping[str, float]]) -> Rates:
+    """Rates by number of threads. A tile of k steps takes start + k·step on one thread; two depths give both."""
+    tile, step, start = tile_parameters(isa.name, dtype), {}, {}
+    for t, figures in found.items():
+        shallow, deep = (t / figures[name] for name in ("shallow", "deep"))
+        step[t] = (deep - shallow) / (DEEP - SHALLOW)
+        start[t] = max(0.0, shallow - SHALLOW * step[t])
+    size = tile["MR"] * tile["W"]
+    plain = {name: {t: figures[name] for t, figures in found.items()} for name in ("fma", "vector", "exp")}
+    return Rates(**plain, tile={t: t * size / s for t, s in step.items()}, start=start)
 
 
 def lines(c: Calibration) -> Iterable[str]:
@@ -163,6 +181,7 @@ def lines(c: Calibration) -> Iterable[str]:
     yield f"{c.topology}; {c.isa}, {c.clock / 1e9:.2f} GHz, {t} threads"
     for dtype, r in c.rates.items():
         yield f"{dtype}  {2 * r.fma[t] / 1e9:8.1f} Gflop/s fma   {r.vector[t] / 1e9:7.1f} G/s vector operations   {r.exp[t] / 1e9:6.2f} G/s exp2"
+        yield f"     {2 * r.tile[t] / 1e9:8.1f} Gflop/s in register tiles, {r.start[t] * 1e9:.1f} ns between two"
     for level, b in c.bandwidth.items():
         yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f} GB/s"
     yield f"parallel region {c.region[t] * 1e6:.2f} µs"

@@ -37,7 +37,7 @@ from moapipe.targets.isa import ISAS
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
 GROUP_AXES = ("kernel", "form", "dtype")
-PROTOCOL = "2"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
+PROTOCOL = "3"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]
 

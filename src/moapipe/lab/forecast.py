@@ -21,7 +21,7 @@ from moapipe.lab.file import read_json, write_json
 from moapipe.lab.place import calibrated, derived, predicted
 from moapipe.lab.variable import COPY
 from moapipe.lab.yardstick import WAYS, at_elements, nest
-from moapipe.loops.cost import count
+from moapipe.loops.cost import count, regions
 from moapipe.loops.onf import Kernel
 from moapipe.loops.onf_json import from_json
 from moapipe.loops.tally import Counts
@@ -101,7 +101,9 @@ def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, top: Topolog
     cores = min(point.threads, len(arranged.places))
     counts = count(nest, point.sizes, size, threads=cores)
     streamed = frozenset(a.name for a in nest.arrays if a.stream)
-    result = predict(counts, past(nest, point, size, c, arranged, top), c, dtype, streamed=streamed)
+    whole = past(nest, point, size, c, arranged, top)
+    parts = regions(nest) if len(counts.regions) > 1 else ()
+    result = predict(counts, whole, c, dtype, streamed=streamed, alone=[past(part, point, size, c, arranged, top) for part in parts])
     result = placed(result, counts.barriers, arranged, top, c.locality)
     told = {"regions": counts.barriers, "penalty_ceiling": ceiling(top, c.locality), "stores": "stream" if streamed else "plain"}
     return {**_times(result), **_totals(counts), **_ceilings(c, dtype, cores), **told, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from moapipe.algebra.scalar import Scalar
+from moapipe.algebra.scalar import Scalar, variables
 from moapipe.errors import LiftError
 from moapipe.loops.footprint import Census, touched
-from moapipe.loops.onf import If, Kernel, Loop, Stmt
+from moapipe.loops.onf import Body, If, Kernel, Loop, Stmt, map_statements
 from moapipe.loops.points import Values, profile
 from moapipe.loops.site import Site, sites
 from moapipe.loops.tally import Access, Counts, Region
@@ -34,7 +35,7 @@ def count(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, threa
         calls.update({name: n * times for name, times in p.calls.items() if n})
     return Counts(
         kernel.name, at, element_bytes, threads, tuple(a.name for a in kernel.arrays if a.space == "input" and not a.shape),
-        _accesses(kernel, pieces, runs), touched(kernel, pieces, census), dict(sorted(calls.items())), _work(pieces, runs),
+        _accesses(kernel, pieces, runs), touched(kernel, pieces, census), dict(sorted(calls.items())), _work(pieces, runs, census),
         tuple(_region(r, pieces, runs, census, threads) for r in _parallel(kernel.body, (), ())),
     )
 
@@ -50,13 +51,22 @@ def _accesses(kernel: Kernel, pieces: tuple[Site, ...], runs: list[int]) -> dict
     return {a.name: Access(a.space, loads[a.name], stores[a.name]) for a in kernel.arrays}
 
 
-def _work(pieces: Iterable[Site], runs: Iterable[int]) -> dict[str, dict[str, int]]:
+def _work(pieces: Iterable[Site], runs: Iterable[int], census: Census) -> dict[str, dict[str, int]]:
     out: dict[str, Counter[str]] = {}
     for p, n in zip(pieces, runs, strict=True):
         for name, times in p.work.items():
             if n:
                 out.setdefault(p.place, Counter())[name] += n * times
+        if n and p.place == "tile" and p.stores:
+            out["tile"]["start"] += _starts(p, census)
     return {place: dict(sorted(c.items())) for place, c in sorted(out.items())}
+
+
+def _starts(p: Site, census: Census) -> int:
+    """How often the marked fold loop around a tile's leaf is begun."""
+    around = p.loops[: next(k for k, x in enumerate(p.loops) if x.mark)]
+    known = frozenset(x.var for x in around) | census.sizes.keys()
+    return census.runs(around, tuple(w for w in p.conditions if variables(w) <= known))
 
 
 # ------------------------------------------------------------------ parallel regions
@@ -88,7 +98,18 @@ def _region(r: Outer, pieces: tuple[Site, ...], runs: list[int], census: Census,
     times, trips = (census.runs(loops, conditions) for loops in (outside, (*outside, *nest)))
     weights = _weights([p for p, _ in inside], nest, census) if threads > 1 else np.ones(1, np.int64)
     busiest = _busiest(weights, threads, nest[0].schedule)
-    return Region(times, trips, nest[0].schedule, busiest, _work([p for p, _ in inside], [n for _, n in inside]))
+    return Region(times, trips, nest[0].schedule, busiest, _work([p for p, _ in inside], [n for _, n in inside], census))
+
+
+def regions(kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernel once for each parallel region, with the loops around it and without the other regions, in the order of the text."""
+    firsts = [nest[0] for _, nest, _ in _parallel(kernel.body, (), ())]
+
+    def only(kept: Loop) -> Body:
+        others = {id(s) for s in firsts if s is not kept}
+        return map_statements(kernel.body, lambda s: () if id(s) in others or (isinstance(s, Loop | If) and not s.body) else (s,))
+
+    return tuple(replace(kernel, body=only(s)) for s in firsts)
 
 
 def _weights(pieces: list[Site], nest: tuple[Loop, ...], census: Census) -> Values:

@@ -7,13 +7,13 @@ arms belong to the site that evaluates it. This is the one place that says what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal, assert_never
 
 from moapipe.algebra.function import MONOIDS
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, text
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
 
@@ -35,7 +35,7 @@ class Site:
     """A piece of a leaf that is evaluated as a whole or not at all.
 
     `calls` are the functions of data by name; `work` is the same with a product and the sum that takes it counted as one
-    `fma`. `lives` maps the local arrays in scope to the Alloc that they come from.
+    `fma`, and outside of tiles with the `load`s and `store`s that go to memory anew in each iteration. `lives` maps the local arrays in scope to the Alloc that they come from.
     """
 
     loops: tuple[Loop, ...]
@@ -94,7 +94,15 @@ def _leaf(s: Leaf, at: _Scope, spaces: Mapping[str, str]) -> Iterator[Site]:
     value = op(MONOIDS[s.monoid].function, s.target, s.value) if isinstance(s, Accumulate) else s.value
     for k, (path, loads, calls, work) in enumerate(_arms(value, ())):
         stores = (s.target,) if k == 0 else ()
-        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work, place, at.lives, s)
+        moves = {name: n for name, refs in (("load", loads), ("store", stores)) if (n := _moves(refs, place, at.loops, spaces))}
+        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work + Counter(moves), place, at.lives, s)
+
+
+def _moves(refs: Iterable[Ref], place: Place, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> int:
+    """Distinct elements in memory that change with the lane, or with the innermost loop where there is none; the others stay in a
+    register. Those of a tile are part of the tile."""
+    moving = {x.var for x in loops if x.kind == "lane"} or {x.var for x in loops[-1:]}
+    return 0 if place == "tile" else sum(spaces[r.array] != "register" and bool(variables(r) & moving) for r in dict.fromkeys(refs))
 
 
 def _place(s: Leaf, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> Place:

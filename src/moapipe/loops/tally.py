@@ -56,7 +56,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one call of a kernel does at given sizes. `work` is place (tile, vector, scalar) → function → calls, with `fma`."""
+    """What one call of a kernel does at given sizes. `work` is place (tile, vector, scalar) → function → calls, with `fma`,
+    `load` and `store`, and in tiles `start`: how often a tile's fold loop begins."""
 
     kernel: str
     sizes: dict[str, int]

@@ -56,7 +56,8 @@ def placed(p: Prediction, regions: int, arranged: Arranged, top: Topology, known
     last = max(p.traffic, default="")
     memory = max(p.memory, p.traffic[last] / p.bandwidth[last] * memory_factor(arranged, top, known)) if last else p.memory
     overhead = regions * region_seconds(arranged.asked, known, p.overhead / regions) if regions else p.overhead
-    return replace(p, seconds=max(p.compute, memory) + overhead, memory=memory, overhead=overhead, slowest=last if memory > p.memory else p.slowest)
+    busy = max(p.seconds - p.overhead, memory)
+    return replace(p, seconds=busy + overhead, memory=memory, overhead=overhead, slowest=last if memory > p.memory else p.slowest)
 
 
 def ceiling(top: Topology, known: Locality) -> float:

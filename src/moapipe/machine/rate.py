@@ -12,7 +12,7 @@ from typing import Any
 from moapipe.errors import LabError
 from moapipe.machine.locality import Locality
 
-SCHEMA = 1
+SCHEMA = 2
 LEVELS = ("L1", "L2", "L3", "memory")
 """Where data may lie, nearest first."""
 
@@ -22,11 +22,15 @@ ByThreads = Mapping[int, float]
 @dataclass(frozen=True)
 class Rates:
     """Operations a second, all threads together. `fma` fused multiply-adds (two flops each) of full vectors from registers;
-    `vector` additions, maxima and the like of full vectors; `exp` our exp2; all in elements."""
+    `tile` the same in a long register tile that loads its operands; `vector` additions, maxima and the like of full vectors;
+    `exp` our exp2; all in elements. `start` seconds from a register tile's last step to the next tile's first, on one thread:
+    the multiply-adds that are under way, the mispredicted end of the loop, the accumulators to memory."""
 
     fma: ByThreads
+    tile: ByThreads
     vector: ByThreads
     exp: ByThreads
+    start: ByThreads
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 /* Measures what one machine can do, with the vector types and functions that generated kernels use (written in front of this
    text, for one element type and instruction set). Usage: calibrate THREADS L1 L2 L3 MEMORY, working sets in bytes a thread, 0 to
-   leave one out. Prints `name value` lines: operations in elements a second, bandwidths in bytes that move a second, times in s.
+   leave one out. Prints `name value` lines: operations in elements a second, register tiles of two depths a second, bandwidths in bytes that move a second, times in s.
    A neighbour can only make a figure worse, so each is the best of at least ROUNDS, and of as many more as it takes until the two
    best agree. Figures that have not agreed after LIMIT seconds are listed on lines `unstable name`. */
 #include <stdio.h>
@@ -73,6 +73,35 @@ static void tell(const char *level, const char *name, struct best b, int inverse
 #define ADD_AND_MAX(j) a[j] = a[j] + y; a[j + 1] = vmax(a[j + 1], x);
 REGISTER_LOOP(fma_loop, FMA_PAIR)
 REGISTER_LOOP(vector_loop, ADD_AND_MAX)
+
+/* Register tiles as the emitter writes them: MR rows by NV vectors, `depth` steps each of NV loads, MR broadcasts and MR·NV
+   multiply-adds, the result added to a block of C. A panel of B stays in L1 while panels of A come from L2, one after the other.
+   n passes over panels that fill TILE_BYTES; gives the number of tiles. */
+enum { SHALLOW = 32, DEEP = 256 };
+#define TILE(step) UNROLL for (int r = 0; r < MR; r++) UNROLL for (int j = 0; j < NV; j++) { step; }
+
+static double tiles(long n, long depth) {
+    const long panels = TILE_BYTES / (MR * depth * (long)sizeof(real));
+    real *a = aligned_alloc(64, TILE_BYTES), *b = aligned_alloc(64, sizeof(real) * NV * V * DEEP), *c = aligned_alloc(64, sizeof(real) * panels * MR * NV * V);
+    for (long i = 0; i < panels * MR * depth; i++) a[i] = (real)1e-3;
+    for (long i = 0; i < NV * V * DEEP; i++) b[i] = (real)1e-3;
+    for (long i = 0; i < panels * MR * NV * V; i++) c[i] = 0;
+    for (long pass = 0; pass < n; pass++)
+        for (long p = 0; p < panels; p++) {
+            const real *row = a + p * MR * depth;
+            real *to = c + p * MR * NV * V;
+            vec t[MR][NV];
+            TILE(t[r][j] = splat(0))
+            for (long k = 0; k < depth; k++) { TILE(t[r][j] = t[r][j] + row[k * MR + r] * load(b + (k * NV + j) * V)) }
+            TILE(store(to + (r * NV + j) * V, load(to + (r * NV + j) * V) + t[r][j]))
+            __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");
+        }
+    free(a), free(b), free(c);
+    return (double)n * panels;
+}
+
+static double shallow_tiles(long n) { return tiles(n, SHALLOW); }
+static double deep_tiles(long n) { return tiles(n, DEEP); }
 
 static double exp_loop(long n) {
     enum { N = 1024 };
@@ -246,6 +275,8 @@ int main(int count, char **words) {
     if (threads < 1 || threads > MOST) return fprintf(stderr, "calibrate: 1 to %d threads\n", MOST), 2;
     tell("", "clock", clock_rate(), 0);
     tell("", "fma", rate(fma_loop, 400000, threads), 0);
+    tell("", "shallow", rate(shallow_tiles, 200, threads), 0);
+    tell("", "deep", rate(deep_tiles, 200, threads), 0);
     tell("", "vector", rate(vector_loop, 400000, threads), 0);
     tell("", "exp", rate(exp_loop, 4000, threads), 0);
     tell("", "region", region(threads), 1);
