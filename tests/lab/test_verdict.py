@@ -41,7 +41,7 @@ def test_each_reason_comes_from_its_own_disturbance(name):
     {"other_cpu_seconds": 0.02},                                      # two ticks of rounding in half a second
     {"window_seconds": 0.0, "other_cpu_seconds": 0.0},                # no reading yet
     {"clock_ratio": 0.93},                                            # a turbo step
-    {"threads_active": 1, "cpus_seen": ((0,),) * 3, "mask": frozenset({0}), "cpu_seconds": 2e-3},    # a kernel that is serial at this size
+    {"threads_active": 1, "cpus_seen": ((0,),) * 3, "cpu_seconds": 2e-3},    # a kernel that is serial at this size
     {"cpus_seen": (), "mask": frozenset(), "widest": 0, "threads_active": 0},                           # threads that ended before one could look
     {"wait_seconds": nan},                                            # a kernel without scheduler statistics
     {"threads": 1, "threads_active": 1, "cpus": frozenset({5}), "cpus_seen": ((5,), (-1,), (5,)), "mask": frozenset({5}), "cpu_seconds": 2e-3},

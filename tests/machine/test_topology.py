@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.machine import machines
 
+from moapipe.cli import text
 from moapipe.errors import LabError
 from moapipe.machine import topology
 from moapipe.machine.mask import list_text, parse_list, parse_mask
@@ -242,3 +243,12 @@ def test_a_drawing_names_every_part():
     assert "8 cores: CPUs 56-63" in text
     assert "memory node 12: 96 GiB (GPUMemory), no CPUs" in draw(machines.whole(machines.grace_hopper()))
     assert "CPUs 0-3 | 16-19" in draw(machines.synthetic(machines.SMT))
+
+
+def test_the_command_line_draws_it(capsys):
+    text.show(topology=True)
+    shown = capsys.readouterr().out
+    assert "array ⟨" in shown
+    assert "spread" in shown
+    text.show(topology=True, format="json")
+    assert Topology.from_json(json.loads(capsys.readouterr().out)) == probe()

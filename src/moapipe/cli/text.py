@@ -21,6 +21,10 @@ from moapipe.lab.place import derived, root
 from moapipe.loops import account, onf
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.onf_json import to_json
+from moapipe.machine.arrangement import PLACEMENTS
+from moapipe.machine.placement import derivation, places
+from moapipe.machine.sketch import draw
+from moapipe.machine.topology import probe
 from moapipe.report import figure
 from moapipe.report import published as papers
 from moapipe.targets.isa import element_bytes
@@ -41,16 +45,20 @@ def derive(
 
 
 def show(
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel file's name; with --costs it may be left out.", show_default=False)] = "",
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel file's name; with --costs or --topology it may be left out.", show_default=False)] = "",
     form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "c", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
     stage: Annotated[Stage, typer.Option(help="What to print.")] = "definitions",
     at: Annotated[str, typer.Option(help="Sizes for --stage cost, B=2,n=2048,d=64. Without: closed forms.", show_default=False)] = "",
     threads: Annotated[int, typer.Option(min=1, help="Threads for --stage cost.")] = 1,
     format: Annotated[Format, typer.Option(help="text, json or latex.")] = "text",
     costs: Annotated[bool, typer.Option("--costs", help="The papers' closed forms, computed from the definitions, with what each assumes.")] = False,
+    topology: Annotated[bool, typer.Option("--topology", help="This machine as an array with named axes, and every placement on it.")] = False,
 ) -> None:
     """Print a stage of a build: its definitions, normal forms, costs, source or whole derivation. With --costs: the papers' closed forms."""
     here = root()
+    if topology:
+        print(_machine(format))
+        return
     if costs:
         print(_claims(kernel, here, format))
         return
@@ -66,6 +74,15 @@ def show(
         raise ConfigError(f"{stage} has no {format} form", where="moapipe show", hint=f"--format {' or '.join(texts)}")
     shown = texts[format]()
     print(shown if isinstance(shown, str) else json.dumps(shown, indent=1, ensure_ascii=False))
+
+
+def _machine(format: Format) -> str:
+    """The topology as this process sees it."""
+    top = probe()
+    if format == "json":
+        return json.dumps(top.to_json(), indent=1, ensure_ascii=False)
+    placements = "\n".join(f"{name:<11} CPUs {' '.join(map(str, places(top, name)))}\n            {text}" for name, text in PLACEMENTS.items())
+    return f"{draw(top)}\nThe CPUs of threads 0, 1, 2, … by placement:\n{placements}\n\n{derivation(top, 'spread')}"
 
 
 def _claims(kernel: str, here: Path, format: Format) -> str:

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 
 from moapipe.errors import LabError
+from moapipe.machine.topology import MASK
 
 SCRUBBED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "SLURM_CPU_BIND")
 BINDING_FAILED = re.compile(r"Number of places reduced|Invalid value for|OMP: Warning|libnuma: Warning|Affinity not supported")
 STARTING_S = 120.0
-MASK = frozenset(os.sched_getaffinity(0))    # before anything that could shrink it is loaded
 
 
 @dataclass(frozen=True)

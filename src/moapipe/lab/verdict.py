@@ -54,7 +54,7 @@ class Diagnosis:
     threads_active: int               # that used a CPU during the sample
     cpus: frozenset[int]              # that the case may use
     cpus_seen: tuple[tuple[int, ...], ...]   # on which the active threads were found, at the start, in the middle and at the end
-    mask: frozenset[int]              # that any active thread may run on; empty when none was seen
+    mask: frozenset[int]              # that any thread of the process may run on; empty when none was seen
     widest: int                       # CPUs that the least bound active thread may run on
     bound: bool                       # whether the case binds each thread to a place
     shared: bool                      # whether the case asks for more threads than CPUs
@@ -81,7 +81,7 @@ def _two_runtimes(d: Diagnosis) -> bool:
 
 
 def _narrow_mask(d: Diagnosis) -> bool:
-    return bool(d.mask) and len(d.mask) < min(d.threads_active, len(d.cpus))
+    return bool(d.mask) and len(d.mask) < min(d.threads, len(d.cpus))
 
 
 def _wrong_cpus(d: Diagnosis) -> bool:

@@ -25,6 +25,7 @@ from moapipe.machine.mask import parse_list, parse_mask
 PROGRAMS = ("lstopo-no-graphics", "lstopo")
 SYS = Path("/sys/devices/system")
 AXES = ("socket", "numa", "l3", "core", "pu")
+MASK = frozenset(os.sched_getaffinity(0))    # before anything that could shrink it is loaded
 HOLE = -1            # an element of the array without a CPU that this process may use
 CpuSet = frozenset[int]
 
@@ -163,8 +164,8 @@ def probe() -> Topology:
 
 
 def allowed_cpus() -> tuple[int, ...]:
-    """CPUs in the mask of this process."""
-    return tuple(sorted(os.sched_getaffinity(0)))
+    """CPUs in the mask that this process was started with: loading an OpenMP runtime may have shrunk it since."""
+    return tuple(sorted(MASK))
 
 
 def allowed_nodes(status: Path = Path("/proc/self/status")) -> CpuSet | None:

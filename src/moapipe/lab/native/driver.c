@@ -17,7 +17,7 @@
    SECONDS is the wall time of all CALLS, CPU the process's CPU time meanwhile, WAIT the time its threads were runnable without
    a CPU (-1: the kernel does not say), THREADS those that the process has, ACTIVE those that ran, CLOCK the clock rate in Hz
    after the sample, CPUS where the active threads were at its start, in its middle (-1: a single call) and at its end, `0/0/0,1/1/1`;
-   MASK the CPUs that any of them may run on, `0-3`, WIDEST how many the least bound of them may. After `warm` and `turn` the
+   MASK the CPUs that any thread may run on, `0-3`, WIDEST how many the least bound active one may. After `warm` and `turn` the
    process has gone quiet. RUNTIMES counts the OpenMP runtimes that are loaded, LOCAL is the share of pages on the memory node of the
    thread that owns them, NODES how many lie where, `0:512,1:16`.                                                               */
 #define _GNU_SOURCE

@@ -151,14 +151,13 @@ static void report(const struct seen *before, const struct seen *middle, const s
     int active = 0, widest = 0;
     memset(all, 0, sizeof all);
     for (int i = 0; i < after->count; ++i) {
-        int id = after->id[i];
+        int id = after->id[i], width = mask_of(id, all);
         double used = after->used[i];
         for (int j = 0; j < before->count; ++j)
             used -= before->id[j] == id ? before->used[j] : 0;
         if (used > 0.1 * seconds) {
             ++active;
             length += (size_t)snprintf(cpus + length, sizeof cpus - length, "%s%d/%d/%d", length ? "," : "", place_of(before, id), place_of(middle, id), after->cpu[i]);
-            int width = mask_of(id, all);
             widest = width > widest ? width : widest;
         }
     }
