@@ -11,6 +11,7 @@ from moapipe.algebra.adjoint import Adjoint, adjoint, denote
 from moapipe.algebra.dnf import meaning, show
 from moapipe.algebra.expr import constraints
 from moapipe.algebra.index import evaluate
+from moapipe.algebra.laws import LAWS
 from moapipe.algebra.ops import OPS
 from moapipe.algebra.render import pending_text
 from moapipe.algebra.scalar import Op, text
@@ -89,6 +90,27 @@ def test_the_log_sum_exp_has_a_gradient_too(form: str, extents: tuple[int, ...])
     for name, leaf in zip("QKV", leaves, strict=True):
         want = np.zeros_like(given[name]) if leaf.grad is None else leaf.grad.numpy()
         np.testing.assert_allclose(found[f"d{name}"], want, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(("name", "laws"), [
+    ("attention_forward_backward", ("divide_last",)), ("attention_forward_backward", ("divide_last", "share_by_lse")),
+    ("attention_forward_backward", ("divide_last", "share_by_lse", "shift_empty", "base2", "scale_into_query")),
+    ("attention_forward_backward", ("share_by_lse", "base2")), ("attention_forward_backward", ("base2", "scale_into_query")),
+    ("attention_backward", ("shift_empty", "base2", "scale_into_query")), ("attention_backward", ("base2",)),
+])
+@pytest.mark.parametrize("form", ["full", "causal_bottom_right"])
+def test_laws_keep_the_gradients(name: str, laws: tuple[str, ...], form: str) -> None:
+    start = denotation(name, form, ROOT).dnf
+    after = start
+    for law in laws:
+        after = LAWS[law].apply(after)
+    file = load(name, ROOT)
+    for extents in ((2, 2, 5, 3, 4, 2), (1, 1, 3, 6, 2, 3)):
+        sizes = dict(zip(file.sizes, extents if len(file.sizes) == 6 else (extents[0], *extents[2:]), strict=True))
+        given = {k: np.asarray(v) for k, v in file.call("inputs", np.random.default_rng(5), sizes, form).items()}
+        old, new = meaning(start, given, sizes), meaning(after, given, sizes)
+        for o in start.outputs:
+            np.testing.assert_allclose(new[o], old[o], rtol=1e-12, atol=1e-13, err_msg=o)
 
 
 def test_rows_that_see_nothing_have_gradient_zero() -> None:
