@@ -139,6 +139,8 @@ A, B = ref("a", "i"), ref("b", "i")
     (op("select", op("==", A, -inf), 0, A), {"a": "below"}, "finite"),
     (op("select", op("==", A, -inf), 0, B), {"a": "below", "b": "below"}, "below"),
     (op("select", op("==", A, 0), 0, op("/", B, A)), {"a": "finite", "b": 0.0}, 0.0),
+    (op("select", op("==", A, 0), 0, op("/", 1.0, A)), {"a": "finite"}, "finite"),
+    (op("select", op("==", A, 0), 0, op("/", B, A)), {"a": "finite", "b": "below"}, "unknown"),
     (op("select", op("<", "i", "n"), A, -inf), {"a": "finite"}, "below"),
     (op("+", B, A), {"a": -inf, "b": "finite"}, -inf),
     (op("max", A, B), {"a": "below", "b": "finite"}, "finite"),

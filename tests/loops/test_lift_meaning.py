@@ -51,7 +51,7 @@ SIZES = {
     ],
     "rmsnorm": [{"rows": 3, "d": 19}, {"rows": 2, "d": 16}, {"rows": 1, "d": 1}, {"rows": 0, "d": 3}],
 }  # fmt: skip
-VARIANTS = [(name, form, variant) for name in names(ROOT) for form in load(name, ROOT).forms for variant in load(name, ROOT).variants]
+VARIANTS = [(name, form, variant) for name in names(ROOT) for form in load(name, ROOT).forms for variant in load(name, ROOT).variants_of(form)]
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.loops.test_closed import assert_equal
-from tests.loops.test_cost_kernels import VARIANTS, steps
+from tests.loops.test_cost_kernels import VARIANTS, few, steps
 from tests.loops.test_traffic import FACTOR, total
 
 from moapipe.algebra.index import evaluate
@@ -22,8 +22,8 @@ POINTS = [(9, 8), (13, 64), (16, 64)]
 
 
 def sizes_near(k, n):
-    """All sizes near n, no two alike; the first of many, a batch, stays small."""
-    return {s: n + i for i, s in enumerate(k.sizes)} | ({k.sizes[0]: 2} if len(k.sizes) > 3 else {})
+    """All sizes near n, no two alike, but for what only repeats the rest."""
+    return {s: n + i for i, s in enumerate(k.sizes)} | few(k)
 
 
 @pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)

@@ -28,8 +28,9 @@ KeepGoing = Annotated[
 
 def build_of(file: KernelFile, root: Path, form: str, variant: str, target: str, isa: str, dtype: str, machine: str = "local") -> Build:
     """The build that the options name; an empty form or variant is the kernel file's first. ConfigError for a name that is not there."""
-    form, variant = form or next(iter(file.forms)), variant or next(iter(file.variants))
+    form = form or next(iter(file.forms))
     file.form(form)
+    variant = variant or next(iter(file.variants_of(form, target) or file.variants))
     file.variant(variant)
     for word, known, what in ((target, kernel.TARGETS, "target"), (dtype, kernel.DTYPES, "dtype")):
         kernel.choose(word, known, what, "the command line")

@@ -100,6 +100,7 @@ def derive(build: Build, root: Path, *, tiny: bool = False) -> Derivation:
     kernel.form(build.form)
     variant = kernel.variant(build.variant)
     choose(build.target, variant.targets, "target", f"kernels/{build.kernel}.yaml: {build.variant}")
+    choose(build.variant, kernel.variants_of(build.form), f"variant for the form {build.form}", f"kernels/{build.kernel}.yaml")
     try:
         with _uncollected():
             stage = _schedule(kernel, build.form, build.variant, build.isa, build.dtype, tiny)

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from moapipe.errors import ConfigError
 from moapipe.lab.cluster import Cluster
 from moapipe.lab.document import Strict, choose, load
-from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, engine_digest, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, TargetName, engine_digest, scan, sizes_at, variant_digest
 from moapipe.machine.arrangement import (
     ALL,
     EACH_NODE,
@@ -120,7 +120,7 @@ class Work(Strict):
 
     forms: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    targets: tuple[Literal["c", "fortran", "cuda"], ...] = ("c", "fortran")
+    targets: tuple[TargetName, ...] = ("c", "fortran")
     dtypes: tuple[Literal["f32", "f64"], ...] = ("f32", "f64")
     at: tuple[dict[str, Size | tuple[Size, ...]], ...] = Field(min_length=1)
     limits: dict[str, dict[str, int]] = Field(default={})
@@ -183,7 +183,7 @@ class MachineFile(Strict):
     about: str = ""
     isa: str = "auto"
     modules: tuple[str, ...] = ()
-    compilers: dict[Literal["c", "fortran", "cuda"], Compiler]
+    compilers: dict[TargetName, Compiler]
     cluster: Cluster | None = None
 
 
@@ -281,7 +281,8 @@ def groups(e: Experiment) -> tuple[Group, ...]:
 def asked(e: Experiment, g: Group) -> Iterator[tuple[Build, str]]:
     """Every build that the experiment asks of a group, with the reason why it is refused (empty: it is built)."""
     kernel, work = e.kernels[g.kernel], e.file.kernels[g.kernel]
-    for variant, target in product(work.variants or kernel.variants, work.targets):
+    written = kernel.variants_of(g.form)
+    for variant, target in product([v for v in work.variants if v in written] if work.variants else written, work.targets):
         build = Build(g.kernel, g.form, variant, target, e.isa, g.dtype)
         named = variant in work.variants
         if target in kernel.variant(variant).targets:
@@ -354,7 +355,7 @@ def all_builds(root: Path, isa: str, kernels: tuple[str, ...], targets: tuple[st
     out: list[Build] = []
     for name in kernels:
         kernel = scan(name, root)
-        for form, (variant, block), target, dtype in product(kernel.forms, kernel.variants.items(), targets, dtypes):
-            if target in block.targets:
+        for form, target, dtype in product(kernel.forms, targets, dtypes):
+            for variant in kernel.variants_of(form, target):
                 out.append(Build(name, form, variant, target, isa, dtype))
     return tuple(out)

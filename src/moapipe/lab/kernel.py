@@ -36,10 +36,13 @@ FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "u
 
 class Variant(Strict):
     """One block of kernels/x.yaml. `params` are tile sizes of the variant, expressions in the tile parameters; `tiny` are the
-    values of the same names that validation uses for its deliberately small tiles."""
+    values of the same names that validation uses for its deliberately small tiles. `forms` are those that it is written for (empty:
+    all). `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
 
     about: str
     targets: tuple[TargetName, ...]
+    forms: tuple[str, ...] = ()
+    deterministic: bool = True
     inline: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
     params: dict[str, int | str] = Field(default={})
@@ -75,6 +78,10 @@ class KernelFile:
     def variant(self, name: str) -> Variant:
         return self.variants[choose(name, list(self.variants), f"variant of {self.name}", f"kernels/{self.name}.yaml")]
 
+    def variants_of(self, form: str, target: str = "") -> tuple[str, ...]:
+        """The variants that are written for a form, and for a target when one is named, in the order of the file."""
+        return tuple(n for n, v in self.variants.items() if form in (v.forms or (form,)) and target in (*v.targets, ""))
+
     def call(self, function: str, *args: Any) -> Any:
         """Run a function of the kernel file."""
         if self.module is None:
@@ -96,6 +103,9 @@ def scan(name: str, root: Path) -> KernelFile:
     variants = load_yaml(Variants, path.with_suffix(".yaml"), f"kernels/{name}.yaml").root
     parameters = {p: tuple(s) for p, s in found["PARAMETERS"].items()}
     _check_parameters(found["SIZES"], parameters, where)
+    for variant, block in variants.items():
+        for form in block.forms:
+            choose(form, list(found["FORMS"]), "form", f"kernels/{name}.yaml: {variant}")
     return KernelFile(name, path, tuple(found["SIZES"]), parameters, found["FORMS"], variants, _digest(name, root, ()))
 
 
@@ -197,8 +207,8 @@ def digest(path: Path) -> str:
 
 
 def variant_digest(kernel: KernelFile, variant: str) -> str:
-    """Digest of the kernel's Python and of one variant's block, its `about` left out: prose never re-measures."""
-    block = kernel.variant(variant).model_dump(exclude={"about"})
+    """Digest of the kernel's Python and of one variant's block, its `about` and its claim left out: neither re-measures anything."""
+    block = kernel.variant(variant).model_dump(exclude={"about", "deterministic"})
     return _hash(kernel.digest + json.dumps(block, sort_keys=True))
 
 

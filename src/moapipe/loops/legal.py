@@ -311,6 +311,8 @@ def _beyond_select(c: Scalar, x: Scalar, y: Scalar, arrays: Mapping[str, Beyond]
             return "finite"  # select(m == -inf, finite, m)
         case Op("==", (t, Num(0))), Op("/", (w, same)) if t == same and beyond(w, arrays, false) == 0.0 and _is_finite(beyond(t, arrays, false)):
             return _join(a, 0.0)  # select(t == 0, a, 0/t)
+        case Op("==", (t, Num(0))), Op("/", (w, same)) if t == same and _is_finite(beyond(w, arrays, false)) and _is_finite(beyond(t, arrays, false)):
+            return _join(a, "finite")  # select(t == 0, a, w/t)
         case _:
             return _join(a, b)
 

@@ -9,11 +9,12 @@ from moapipe.algebra.scalar import references
 from moapipe.loops.legal import carried, permutable
 from moapipe.loops.lift.nest import sorted_loops
 from moapipe.loops.lift.scope import Names, chain, listed, nest, only_fold, refusal
-from moapipe.loops.onf import Accumulate, Body, If, Kernel, Loop, Stmt, leaves, map_statements, read, written
+from moapipe.loops.onf import Accumulate, Assign, Body, If, Kernel, Loop, Stmt, leaves, map_statements, read, written
 
 
 def atomic(k: Kernel, *, definition: str) -> Kernel:
-    """Make every update of a sum indivisible, so that iterations of a parallel loop may share its elements.
+    """Make every update of a sum indivisible, so that iterations of a parallel loop may share its elements. What stores its first
+    value becomes the definition `definition`_start, for it must be complete before any of them.
 
     Legal for sums (the other monoids have no such instruction everywhere) in memory that threads share, outside of lanes. The
     order of the terms, and so the last bits of the result, then differ from run to run.
@@ -24,7 +25,13 @@ def atomic(k: Kernel, *, definition: str) -> Kernel:
         raise refusal("atomic", definition, f"{definition} is a {leaf.monoid} into {array.space} {array.name}", "only sums that threads share are atomic")
     if lanes := [l.var for l in loops if l.kind == "lane"]:
         raise refusal("atomic", f"{definition} {lanes[0]}", f"lanes {lanes[0]} have no atomic update", "leave the axis serial")
-    return replace(k, body=map_statements(k.body, lambda s: (replace(leaf, atomic=True),) if s is leaf else (s,)))
+
+    def mark(s: Stmt) -> Body:
+        if isinstance(s, Assign) and s.name == definition and s.target.array == array.name:
+            return (replace(s, name=f"{definition}_start"),)
+        return (replace(leaf, atomic=True),) if s is leaf else (s,)
+
+    return replace(k, body=map_statements(k.body, mark))
 
 
 def own(k: Kernel, *, definition: str, order: Names, parallel: Names) -> Kernel:
