@@ -79,10 +79,11 @@ def triangle(schedule):
 
 
 def test_regions_count_barriers_trips_and_the_busiest_thread():
-    static, dynamic = (count(triangle(s), {"n": 100}, 8, threads=2).regions for s in ("static", "dynamic"))
+    static, paired, dynamic = (count(triangle(s), {"n": 100}, 8, threads=2).regions for s in ("static", "paired", "dynamic"))
     assert [(r.runs, r.trips, r.schedule) for r in (*static, *dynamic)] == [(3, 300, "static"), (3, 300, "dynamic")]
     assert static[0].busiest == pytest.approx((5050 - 1275) / 5050)
     assert dynamic[0].busiest == pytest.approx(0.5, abs=0.01)
+    assert paired[0].busiest == 0.5  # 1 + 100, 2 + 99, …: every pair is the same work
     assert count(triangle("static"), {"n": 100}, 8).regions[0].busiest == 1.0
 
 

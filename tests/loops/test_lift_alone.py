@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, causal, fold, kernel, matmul, normal, ref, softmax
@@ -21,6 +23,13 @@ def softmax_unsafe():
     return kernel(MAXIMUM, weights, TOTAL, MIXED, RESULT, outputs=("r",))
 
 
+def in_place():
+    """Scores, masked where k > i or k > 6."""
+    inside = op("and", op("<=", "k", "i"), op("<=", "k", 6))
+    return kernel(normal("r", "ik", op("*", 2, ref("S", "i", "k"))), normal("s", "ik", op("select", inside, ref("r", "i", "k"), -inf)), MASKED_TOTAL, outputs=("t",))
+
+
+MASKED_TOTAL = normal("t", "i", fold("max", "k", ref("s", "i", "k")))
 COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
 PAIR = (normal("w", "ik", op("*", 2, ref("S", "i", "k"))), TOTAL, normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k")))))
 SCRIPTS = {
@@ -49,6 +58,9 @@ SCRIPTS = {
     "whoever has a term": (matmul, [("reorder", {"order": ["k", "i", "j"], "only": "x"}), ("atomic", {"definition": "x"}), ("bind", {"axis": "k", "kind": "parallel"})]),
     "the owner instead": (lambda: kernel(*(n for n in PAIR), outputs=("t", "c")), [
         ("fuse", {"axis": "i", "only": ["t", "c"]}), ("atomic", {"definition": "c"}), ("own", {"definition": "c", "order": ["k", "i"], "parallel": "k"}), ("bind", {"axis": "i", "kind": "parallel", "only": "t"}),
+    ]),
+    "only what a mask changes": (in_place, [
+        ("alias", {"array": "s", "onto": "r"}), ("hoist_mask", {"definition": "s"}), ("overwrite", {"definition": "s"}), ("clip", {"axis": "k", "only": "s"}),
     ]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
@@ -84,6 +96,8 @@ def last_of(make, script):
 def test_what_they_make():
     assert [text(e) for e in last("columns first, blocked").kernel.array("x").shape][1:] == ["(((ni + 1) // 2) * 2)", "4"]
     assert last("streamed").kernel.array("y").stream
+    edges = [(s.lo, s.hi) for s in statements(last("only what a mask changes").kernel.body) if isinstance(s, Loop) and s.var == "k"]
+    assert {text(lo) for lo, _ in edges} == {"0", "(i + 1)", "7"}
     triangle = last("the rows of a triangle's columns").kernel.body
     assert {text(s.lo) for s in statements(triangle) if isinstance(s, Loop) and s.var == "i"} == {"0", "k"}
     assert "w2" in definitions(last("recompute for an owner").kernel.body)

@@ -93,6 +93,11 @@ def test_bounds_that_depend_and_division_of_negative_numbers(unit, tmp_path):
 
 
 @pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
+def test_iterations_dealt_from_both_ends(unit, tmp_path):
+    check(tiles.paired(), unit, [{"n": n} for n in (0, 1, 2, 7, 12)], tmp_path, tolerance=4)
+
+
+@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
 def test_serial_loops_around_parallel_ones(unit, tmp_path):
     check(tiles.panels(4), unit, [{"n": n} for n in (0, 1, 2, 3, 9)], tmp_path, tolerance=2)
 

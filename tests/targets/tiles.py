@@ -84,6 +84,14 @@ def triangle() -> Kernel:
     return Kernel("triangle", ("n",), (array("x", "input", "n"), array("y", "output", "n", "n")), (zero, body))
 
 
+def paired() -> Kernel:
+    """Rows of a triangle for two heads, dealt from both ends."""
+    terms = loop("j", add("i", 1), Accumulate(SUM, ref("y", "h", "i"), op("*", ref("x", "j"), add("h", 1)), (), "y"))
+    rows = Loop("i", Num(0), Var("n"), (Assign(ref("y", "h", "i"), Num(0.0), (), "y"), terms), "parallel", "paired")
+    body = loop("h", 2, rows, kind="parallel")
+    return Kernel("paired", ("n",), (array("x", "input", "n"), array("y", "output", 2, "n")), (body,))
+
+
 def panels(v: int) -> Kernel:
     """A serial loop around two parallel ones that hand on through the workspace, a condition, then a serial tail."""
     body = (

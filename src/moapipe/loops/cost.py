@@ -97,8 +97,8 @@ def _region(r: Outer, pieces: tuple[Site, ...], runs: list[int], census: Census,
     inside = [(p, n) for p, n in zip(pieces, runs, strict=True) if len(p.loops) > depth and p.loops[depth] is nest[0]]
     times, trips = (census.runs(loops, conditions) for loops in (outside, (*outside, *nest)))
     weights = _weights([p for p, _ in inside], nest, census) if threads > 1 else np.ones(1, np.int64)
-    busiest = _busiest(weights, threads, nest[0].schedule)
-    return Region(times, trips, nest[0].schedule, busiest, _work([p for p, _ in inside], [n for _, n in inside], census))
+    busiest = _busiest(weights, threads, nest[-1].schedule)
+    return Region(times, trips, nest[-1].schedule, busiest, _work([p for p, _ in inside], [n for _, n in inside], census))
 
 
 def regions(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -128,6 +128,9 @@ def _weights(pieces: list[Site], nest: tuple[Loop, ...], census: Census) -> Valu
                 continue
             shape = np.maximum(total.shape, found.shape)
             total = _padded(total, shape) + _padded(found, shape)
+    if nest[-1].schedule == "paired":
+        turn = np.arange(total.shape[-1])
+        total = total[..., np.where(turn % 2, total.shape[-1] - 1 - turn // 2, turn // 2)]
     return total.ravel()
 
 
@@ -136,11 +139,12 @@ def _padded(values: Values, shape: Values) -> Values:
 
 
 def _busiest(weights: Values, threads: int, schedule: str) -> float:
-    """The largest share of one thread: static gives contiguous blocks of equal length, dynamic the next iteration to whoever is free."""
+    """The largest share of one thread: static and paired give contiguous blocks of equal length, dynamic the next iteration to
+    whoever is free."""
     total = int(weights.sum())
     if threads == 1 or not total:
         return 1.0
-    if schedule == "static":
+    if schedule != "dynamic":
         base, more = divmod(len(weights), threads)
         ends = np.cumsum([base + (t < more) for t in range(threads)])
         sums = np.diff(np.concatenate([[0], np.cumsum(weights)])[np.concatenate([[0], ends])])

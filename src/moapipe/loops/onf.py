@@ -18,7 +18,7 @@ from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register"]
 Kind = Literal["serial", "parallel", "unroll", "lane"]
-Schedule = Literal["static", "dynamic"]
+Schedule = Literal["static", "dynamic", "paired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,14 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """lo <= var < hi, ascending, step 1. `schedule` matters on the outermost parallel loop only; `mark` names a register
-    tile on the fold loop that runs inside it, for the assembler gate."""
+    """lo <= var < hi, ascending, step 1. `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
+
+    `schedule` matters on the innermost of directly nested parallel loops, and says who gets which of their iterations:
+    static   contiguous shares, equally many: the same in every region and call, so what a thread wrote it finds in its caches
+    paired   the same, with the loop's iterations in the order first, last, second, last but one, …: even shares where the work
+             grows or shrinks along the loop
+    dynamic  the next one to whoever is free
+    """
 
     var: str
     lo: Scalar

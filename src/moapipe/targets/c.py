@@ -6,7 +6,7 @@ import re
 from math import inf, isnan
 
 from moapipe.errors import TargetError
-from moapipe.loops.onf import Kernel
+from moapipe.loops.onf import Kernel, Schedule
 from moapipe.targets.support import RESERVED, helpers
 from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Target, Text, Unit, indent
 
@@ -32,6 +32,10 @@ SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": "&&", "o
 GNU = ("-O3", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-g1")
 """Flags of both GNU languages. Nothing here reassociates, flushes subnormal numbers or changes the process's floating-point mode;
 -g1 changes no instruction, its line numbers let the assembler gate find the tiles."""
+
+
+SCHEDULES: dict[Schedule, str] = {"static": "static", "paired": "static", "dynamic": "dynamic"}
+"""A region's schedule in OpenMP's words; the emitter has put paired iterations into their order."""
 
 
 def literal(v: float, unit: Unit) -> Text:
@@ -96,7 +100,7 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     for i, c in enumerate(calls):
         collapse = f" collapse({len(c.loops)})" if len(c.loops) > 1 else ""
         wait = " nowait" if c.streams or i == len(calls) - 1 else ""
-        inner += [f"#pragma omp for{collapse} schedule({c.schedule}){wait}", *_nest(c)]
+        inner += [f"#pragma omp for{collapse} schedule({SCHEDULES[c.schedule]}){wait}", *_nest(c)]
         inner += ["fence();"] if c.streams else []
         inner += ["#pragma omp barrier"] if c.streams and i < len(calls) - 1 else []
     return ("#pragma omp parallel num_threads((int)threads)", "{", *indent(tuple(inner)), "}")

@@ -7,12 +7,12 @@ each run of serial statements, is a procedure of its own. Consecutive parallel l
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Literal
 
-from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Num, Op, Scalar, text, variables
+from moapipe.algebra.index import add, simplify, subtract
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, text, variables
 from moapipe.loops.onf import Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
 from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
@@ -23,7 +23,7 @@ from moapipe.targets.target import Call, Entry, Parameter, Procedure, Source, Ta
 from moapipe.targets.workspace import Workspace, workspace
 
 ROOT = Scope({}, {})
-OWN = ("threads", "work", "own", "own_size", "at_own", "lane")
+OWN = ("threads", "work", "own", "own_size", "at_own", "lane", "turn")
 Sort = Literal["region", "nest", "serial"]
 
 
@@ -56,7 +56,7 @@ def identifiers(kernel: Kernel, target: Target) -> dict[str, str]:
             word += "_"
         taken.add(word.lower() if target.fold_case else word)
         out[f"{sort}:{name}"] = word
-    return out | {"v:threads": "threads", "v:lane": "lane"}
+    return out | {"v:threads": "threads", "v:lane": "lane", "v:turn": "turn"}
 
 
 class _Emitter:
@@ -179,14 +179,26 @@ class _Emitter:
         integers = tuple(n for n in passed if n in words)
         p = Procedure(f"{symbol(self.kernel)}_{len(self.calls) + 1}", parameters, integers, tuple(walker.locals.values()),
                       tuple(walker.indices), lines)
-        self.indices |= {self.names["v:" + l.var]: None for l in nest}
-        bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in nest)
-        arguments = (*(self.address(a) for a in used), *integers)
+        dealt, spelled = self.dealt(nest)
+        self.indices |= {self.names["v:" + l.var]: None for l in dealt}
+        bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in dealt)
+        arguments = (*(self.address(a) for a in used), *(spelled.get(n, n) for n in integers))
         streams = any(a.stream and a.name in stored for a in used)
         private = any(a.space == "private" for a in used)
         self.alone |= private and not nest
-        self.calls.append(Call(p, bounds, nest[0].schedule if nest else "static", arguments, streams, private))
+        self.calls.append(Call(p, bounds, nest[-1].schedule if nest else "static", arguments, streams, private))
         return self.calls[-1]
+
+    def dealt(self, nest: tuple[Loop, ...]) -> tuple[tuple[Loop, ...], dict[str, str]]:
+        """The parallel loops as they are written, and what stands for a loop variable in the call: a paired loop counts turns,
+        the even ones from its first iteration upwards, the odd ones from its last downwards."""
+        if not nest or nest[-1].schedule != "paired":
+            return nest, {}
+        last, turn = nest[-1], Var("turn")
+        half = Op("//", (turn, Num(2)))
+        back = Op("*", (Op("%", (turn, Num(2))), subtract(subtract(last.hi, 1), Op("*", (Num(2), half)))))
+        number = add(half, back)
+        return (*nest[:-1], replace(last, var="turn")), {self.names["v:" + last.var]: self.written(number)}
 
     def extents(self, a: Array) -> tuple[str, ...]:
         return tuple(self.written(s) for s in a.shape)

@@ -110,6 +110,10 @@ class Writer:
                 raise TargetError(f"{text(e)} is no integer expression", where=self.kernel.name,
                                   hint="indices, bounds and guards are made of loop variables and sizes")
 
+    def argument(self, e: Scalar, scope: Scope) -> str:
+        """A 64-bit integer as a procedure's argument."""
+        return self._narrow(simplify(substitute(e, scope.known))).text
+
     def _narrow(self, e: Scalar) -> Text:
         """An argument of an integer function: a bare literal takes the kind of the sizes."""
         return Text(self.target.narrow.format(e.value)) if isinstance(e, Num) else self._index(e)

@@ -12,7 +12,7 @@ from math import inf, isnan
 
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Kernel, Kind
-from moapipe.targets.c import GNU
+from moapipe.targets.c import GNU, SCHEDULES
 from moapipe.targets.polynomial import EXPONENTIALS
 from moapipe.targets.strip import prepare as strip_lanes
 from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, Target, Text, Unit, indent
@@ -24,6 +24,9 @@ SCALAR = {
     "/": "{0} / {1}", "max": "max({0}, {1})", "min": "min({0}, {1})", "abs": "abs({0})", "sqrt": "sqrt({0})", "reciprocal": "(1 / ({0}))",
     "exp": "exp_real({0})", "exp2": "exp2_real({0})", "log": "log({0})", "log2": "log2_real({0})", "sigmoid": "sigmoid_real({0})",
     "select": "merge({1}, {2}, {0})",
+}
+BLOCKS = {
+    "transpose": "call transpose_{0}({1}, {2}, {3}, {4})", "scaled transpose": "call transpose_scaled_{0}({1}, {2}, {3}, {4}, {5})",
 }
 INTEGER = {
     "//": "floor_div({0}, {1})", "%": "modulo({0}, {1})", "quotient": "({0} / {1})", "remainder": "mod({0}, {1})",
@@ -92,7 +95,7 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     inner: list[str] = ["own = at_own + omp_get_thread_num() * own_size"] if private else []
     for c in calls:
         collapse = f" collapse({len(c.loops)})" if len(c.loops) > 1 else ""
-        inner += [f"!$omp do{collapse} schedule({c.schedule})", *_nest(c), "!$omp end do"]
+        inner += [f"!$omp do{collapse} schedule({SCHEDULES[c.schedule]})", *_nest(c), "!$omp end do"]
     head = f"!$omp parallel num_threads(int(threads)){' private(own)' if private else ''}"
     return (head, *indent(tuple(inner)), "!$omp end parallel")
 
@@ -144,6 +147,8 @@ def support(body: str, unit: Unit) -> tuple[str, ...]:
     if "sigmoid_real(" in body:
         out += ["pure function sigmoid_real(u) result(y)", "    real(rk), value :: u", "    real(rk) :: y, e", "    e = exp_real(-abs(u))",
                 "    y = merge(e, 1.0_rk, u < 0) / (1 + e)", "end function", ""]
+    for scaled, edge in sorted(set(re.findall(r"call transpose(_scaled)?_(\d+)\(", body))):
+        out += [*_transposing(int(edge), bool(scaled)), ""]
     return tuple(out)
 
 
@@ -192,6 +197,17 @@ def _block(name: str, n: int, unit: Unit) -> tuple[str, ...]:
     return (f"subroutine {name}_{n}(x, y)", *indent(tuple(lines)), "end subroutine")
 
 
+def _transposing(edge: int, scaled: bool) -> tuple[str, ...]:
+    """A block of edge × edge: the vectoriser makes rounds of shuffles of a loop that stores to `edge` neighbours in turn."""
+    name, factor = (f"transpose_scaled_{edge}", "factor") if scaled else (f"transpose_{edge}", "")
+    loop = f"do j = 0, {edge - 1}"
+    lines = ["integer(ik), value :: xs, ys", *(["real(rk), value :: factor"] if scaled else []), "real(rk), intent(in) :: x(0:*)",
+             "real(rk), intent(inout) :: y(0:*)", f"real(rk) :: block(0:{edge - 1}, 0:{edge - 1})", "integer(ik) :: i, j",
+             *hints("lane", edge), loop, *(f"    block({i}, j) = {f'{factor} * ' if scaled else ''}x(j + {i} * xs)" for i in range(edge)), "end do",
+             loop, *indent((*hints("lane", edge), f"do i = 0, {edge - 1}", "    y(i + j * ys) = block(i, j)", "end do")), "end do"]
+    return (f"subroutine {name}({'factor, ' if scaled else ''}x, xs, y, ys)", *indent(tuple(lines)), "end subroutine")
+
+
 def wrapped(line: str) -> list[str]:
     """The line in pieces of at most WIDTH characters, broken at blanks, continued with &."""
     out, pad = [], " " * (len(line) - len(line.lstrip()) + 4)
@@ -211,7 +227,7 @@ def prepare(kernel: Kernel, unit: Unit) -> Kernel:
 
 FORTRAN = Target(
     name="fortran", source="kernel.f90", lanes="loops", indexing="nested", lazy=False, strips=STRIPS, fold_case=True,
-    prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
+    prefixes={"array": "a_", "size": "s_", "loop": "v_"}, reserved=frozenset(), signs=SIGNS, scalar=SCALAR, vector=BLOCKS, integer=INTEGER,
     narrow="{0}_ik", cast="real({0}, rk)", element="{0}({1})", exclusive=False, address="{0}", comment="! {0}", assign="{0} = {1}",
     atomic=("!$omp atomic", "{0} = {0} + ({1})"),
     loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=hints,

@@ -56,7 +56,7 @@ class Caches:
 
 
 CACHES = Caches()
-ROWS, COLUMNS, DEPTH = (8, 6, 4), 256, 64      # choices of MR; most key columns; KC is a multiple of DEPTH
+ROWS, COLUMNS, DEPTH, BLOCK = (8, 6, 4), 256, 64, 512      # choices of MR; most key columns; KC is a multiple of DEPTH; most of NC
 
 
 def isa_named(name: str) -> Isa:
@@ -88,7 +88,8 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     Bq      query rows that see a tile of keys and values, which L2 holds, before the next one is fetched: 4·Br
     KC      depth of a matmul panel: a KC×W panel of B and an MR×KC panel of A fill L1 together
     MC      rows of a packed block of A: multiple of Br, an eighth of L2
-    NC      columns of B that a packed block of A is used for: multiple of W, KC×NC elements as large as L2
+    NC      columns of B that a packed block of A is used for: the multiple of W up to 512. That many make packing A cheap; fewer
+            columns than a matrix has leave each thread columns of its own, whose panels of B it has packed itself
     """
     row, size = isa_named(isa), element_bytes(dtype)
     v = row.lanes(dtype)
@@ -101,5 +102,5 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     bc = max(lcm(w, bq), min(COLUMNS, caches.l1 * 2 // 3 // (br * size)) // lcm(w, bq) * lcm(w, bq))
     kc = max(DEPTH, caches.l1 // ((mr + w) * size) // DEPTH * DEPTH)
     mc = max(br, caches.l2 // 8 // (kc * size) // br * br)
-    nc = max(w, caches.l2 // (kc * size) // w * w)
+    nc = BLOCK // w * w
     return {"V": v, "NV": nv, "W": w, "MR": mr, "Br": br, "Bq": bq, "Bc": bc, "KC": kc, "MC": mc, "NC": nc}

@@ -115,21 +115,24 @@ class Walker:
     def transpose(self, t: Transpose, scope: Scope, depth: int) -> None:
         """Whole blocks by shuffles; the columns left over in a row of blocks, then the rows left over, element by element."""
         row, column = (self.writer.names["v:" + s.var] for s in (t.rows, t.columns))
+        self.indices |= dict.fromkeys((row, column))
         ends = [whole(s, t.edge) for s in (t.rows, t.columns)]
         inner = scope.under(t.rows.var, t.rows.lo, t.rows.hi).under(t.columns.var, t.columns.lo, t.columns.hi)
         head = self.target.stride
-        self.line(depth, head, row, *(self.writer.index(e, scope).text for e in (t.rows.lo, ends[0])), str(t.edge))
-        self.line(depth + 1, head, column, *(self.writer.index(e, scope).text for e in (t.columns.lo, ends[1])), str(t.edge))
+        self.line(depth, head, row, self.writer.index(t.rows.lo, scope).text, self.limit(ends[0], scope), str(t.edge))
+        self.line(depth + 1, head, column, self.writer.index(t.columns.lo, scope).text, self.limit(ends[1], scope), str(t.edge))
         places = [self.target.address.format(self.writer.place(r, inner)[0]) for r in (t.source, t.leaf.target)]
-        steps = [self.writer.index(d, inner).text for d in (t.source_step, t.target_step)]
+        steps = [self.writer.argument(d, inner) for d in (t.source_step, t.target_step)]
         factor = [] if t.factor is None else [self.writer.value(t.factor, inner).text]
         form = self.target.vector["transpose" if t.factor is None else "scaled transpose"]
         self.line(depth + 2, form, str(t.edge), *factor, places[0], steps[0], places[1], steps[1])
         self.line(depth + 1, self.target.loop[1])
         edge = Loop("lane", Num(0), Num(t.edge), (self.shifted(t),))
-        self.plain_loop(replace(t.columns, lo=ends[1], body=(edge,)), inner, depth + 1)
+        if simplify(ends[1]) != simplify(t.columns.hi):
+            self.plain_loop(replace(t.columns, lo=ends[1], body=(edge,)), inner, depth + 1)
         self.line(depth, self.target.loop[1])
-        self.plain_loop(replace(t.rows, lo=ends[0], body=(replace(t.columns, body=(t.leaf,)),)), scope, depth)
+        if simplify(ends[0]) != simplify(t.rows.hi):
+            self.plain_loop(replace(t.rows, lo=ends[0], body=(replace(t.columns, body=(t.leaf,)),)), scope, depth)
 
     def shifted(self, t: Transpose) -> Leaf:
         """The copy at row + lane."""

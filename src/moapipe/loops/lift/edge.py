@@ -1,4 +1,4 @@
-"""Lifts about the edges of axes, tails and masks: mask, pad, hoist_mask, skip. In and out: a Kernel.
+"""Lifts about the edges of axes, tails and masks: mask, pad, hoist_mask, overwrite, skip. In and out: a Kernel.
 
 The order that works: skip (before fusing), fill and mask, then pad. `clip` (nest) is the alternative to pad that is
 always legal.
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from moapipe.algebra.index import Affine, affine, combine, constant, expression, extreme, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import UNIT, Beyond, accesses, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least
+from moapipe.loops.legal import UNIT, Beyond, accesses, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least, negation
 from moapipe.loops.lift.scope import (
     Names,
     after_nest,
@@ -187,6 +187,32 @@ def hoist_mask(k: Kernel, *, definition: str) -> Kernel:
         return tuple(out)
 
     return replace(k, body=guard(k.body))
+
+
+def overwrite(k: Kernel, *, definition: str) -> Kernel:
+    """Let an in-place mask X ← select(c, X, v) store v where a comparison of c fails, and nothing where c holds: a nest for each.
+
+    Always legal: elsewhere the mask stores what is there, and v stored twice is v. Clip the axes afterwards: what is left are
+    the edges of the mask, not its area.
+    """
+    leaf, _ = only_leaf(k.body, definition, "overwrite")
+    match leaf:
+        case Assign(target, Op("select", (condition, same, Num() as v))) if same == target:
+            parts = tuple(replace(leaf, value=v, where=(*leaf.where, negation(c))) for c in conjuncts(condition))
+        case _:
+            raise refusal("overwrite", definition, f"{definition} is no in-place select", "alias it onto what it masks")
+
+    def go(body: Body) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            loops, inner = chain(s)
+            if inner == (leaf,):
+                out += (x for q in parts for x in nest(loops, (q,)))
+            else:
+                out.append(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s)
+        return tuple(out)
+
+    return replace(k, body=go(k.body))
 
 
 def skip(k: Kernel, *, axis: Names, mask: str, over: Names = ()) -> Kernel:

@@ -315,6 +315,8 @@ def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = ""
     def mark(s: Loop) -> Body:
         if kind == "parallel" and (shared := carried(s)):
             raise refusal("bind", f"{listed(shared)} {axis}", f"race: iterations over {axis} share {listed(shared)}", _REMEDIES)
+        if schedule == "paired" and (kind != "parallel" or s.lo != _ZERO):
+            raise refusal("bind", axis, f"paired is for parallel loops from 0, found {kind} from {text(s.lo)}")
         if kind in ("unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
             raise refusal("bind", axis, f"{kind} needs a constant extent, found {text(s.lo)} <= {axis} < {text(s.hi)}", "split it first")
         if kind == "lane":

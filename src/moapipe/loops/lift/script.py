@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
-from moapipe.loops.lift.edge import hoist_mask, mask, pad, skip
+from moapipe.loops.lift.edge import hoist_mask, mask, overwrite, pad, skip
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, split_fold
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
 from moapipe.loops.lift.online import online
@@ -63,7 +63,7 @@ _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
     online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, atomic, own,
     contract, alias, block, layout, pad_extent, stream, prefetch, stage, fill,
-    mask, pad, hoist_mask, skip,
+    mask, pad, hoist_mask, overwrite, skip,
     register_tile, sink_scale,
 )  # fmt: skip
 LIFTS: dict[str, Lift] = {f.__name__: _row(f) for f in _ROWS}
