@@ -112,7 +112,7 @@ def _finished(start: Dnf, d: Adjoint, made: tuple[Normal, ...]) -> tuple[Dnf, tu
     whole = replace(start, inputs=(*start.inputs, *seeds), outputs=kept, normals=short.normals)
     for law in d.after:
         whole = _applied(law, whole, steps)
-    return _cut(whole, d.saved, outputs, steps), tuple(steps)
+    return _cut(whole, d.saved, len(start.inputs), outputs, steps), tuple(steps)
 
 
 def _applied(law: str, d: Dnf, steps: list[Step]) -> Dnf:
@@ -126,15 +126,13 @@ def _applied(law: str, d: Dnf, steps: list[Step]) -> Dnf:
     return new
 
 
-def _cut(d: Dnf, saved: Sequence[str], outputs: tuple[str, ...], steps: list[Step]) -> Dnf:
-    """Saved definitions become inputs, behind those of the primal and before the cotangents; the rest that is not needed leaves."""
+def _cut(d: Dnf, saved: Sequence[str], front: int, outputs: tuple[str, ...], steps: list[Step]) -> Dnf:
+    """Saved definitions become inputs, behind the `front` ones of the primal; what is not needed leaves."""
     if lost := [s for s in saved if s not in {n.name for n in d.normals}]:
         raise AlgebraError(f"no definition {lost[0]} to save", where=d.name, hint=f"definitions are {', '.join(n.name for n in d.normals)}")
     shapes = {n.name: tuple(e for _, e in n.axes) for n in d.normals}
     normals = needed(tuple(n for n in d.normals if n.name not in saved), outputs)
     steps += [Step(n.name, SAVED, pending(n.value), pending(Ref(n.name, tuple(Var(v) for v, _ in n.axes)))) for n in d.normals if n.name in saved]
     used = frozenset().union(*(reads(n.value) for n in normals))
-    inputs = [*d.inputs]
-    at = next((k for k, (n, _) in enumerate(inputs) if n.startswith("d") and n[1:] in shapes), len(inputs))
-    inputs[at:at] = [(s, shapes[s]) for s in saved]
+    inputs = (*d.inputs[:front], *((s, shapes[s]) for s in saved), *d.inputs[front:])
     return replace(d, inputs=tuple((n, s) for n, s in inputs if n in used), outputs=outputs, normals=normals)
