@@ -9,7 +9,7 @@ PYTEST     := $(VENV)/bin/python -m pytest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := menu
-.PHONY: menu setup run test check bars validate-all golden doctor unlock clean
+.PHONY: menu setup run again test check bars validate-all golden doctor unlock clean
 
 menu: ## print this menu
 	@echo "moapipe: kernels derived from Mathematics-of-Arrays definitions, predicted, measured and explained"; echo
@@ -22,6 +22,10 @@ setup: $(READY) ## set up what is missing: system programs, .venv from constrain
 
 run: $(READY) ## run an experiment to its archive and print its table (EXPERIMENT=config/smoke.yaml CORES=all)
 	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) -- archive
+	@moapipe table $(EXPERIMENT)
+
+again: $(READY) ## measure again the groups that have a case without a valid sample, and no other (EXPERIMENT=…)
+	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) --forcerun bench -- archive
 	@moapipe table $(EXPERIMENT)
 
 test: $(READY) ## run the tests, except those marked slow
@@ -38,7 +42,7 @@ bars: $(READY) ## speed comparisons against their floors, ratios within one run;
 	@moapipe bars config/bars.yaml
 
 validate-all: $(READY) ## the whole validation matrix and every test marked slow (long)
-	@$(PYTEST) -m "slow and not gpu"
+	@$(PYTEST) -n 2 -m "slow and not gpu"
 
 golden: $(READY) ## rewrite the golden texts after an intended change; review the difference like code
 	@$(PYTEST) -m "not gpu" --update-golden tests/targets

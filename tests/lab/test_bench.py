@@ -174,6 +174,37 @@ def test_what_a_noisy_machine_spoiled_is_measured_again(repository, monkeypatch)
     assert "stands" in said[-1]
 
 
+def seconds_at(data, label):
+    return data["seconds"].values[data["label"].values.tolist().index(label)]
+
+
+def test_only_the_points_that_noise_spoiled_are_measured_again(repository, monkeypatch):
+    repository.build("good")
+    e, said = repository.experiment(variants=["good"], n=(40, 60), box=0.15), []
+    monkeypatch.setattr("moapipe.lab.sampling.judge", lambda diagnosis: "neighbour" if "n=60" in said[-1] else "valid")
+    first = benching.bench(e, GROUP, said.append)
+    assert [status for status, _ in outcomes(first).values()] == ["measured", "all_invalid"]
+    said.clear()
+    monkeypatch.setattr("moapipe.lab.sampling.judge", lambda diagnosis: "valid")
+    again = benching.bench(e, GROUP, said.append)
+    assert not any("n=40" in line for line in said) and any("n=60" in line for line in said)
+    assert [status for status, _ in outcomes(again).values()] == ["measured", "measured"]
+    assert np.nansum(seconds_at(again, "n=40")) == np.nansum(seconds_at(first, "n=40")) != np.nansum(seconds_at(again, "n=60"))
+
+
+def test_a_record_that_was_taken_away_after_it_was_finished_comes_back(repository):
+    """A workflow that takes a good job for a failed one removes what it wrote, or puts an older file there."""
+    repository.build("good")
+    e, said = repository.experiment(variants=["good"]), []
+    first = benching.bench(e, GROUP, said.append)
+    (repository.root / place.recorded(e, GROUP)).unlink()
+    said.clear()
+    again = benching.bench(e, GROUP, said.append)
+    if "all_invalid" not in [status for status, _ in outcomes(first).values()]:
+        assert not any("launch 1 of 3," in line for line in said)
+        assert again["seconds"].identical(first["seconds"])
+
+
 @pytest.mark.parametrize("change", ["validation", "library", "source", "nothing_built"])
 def test_nothing_wrong_is_ever_timed(repository, change):
     b = repository.build("bad", passed=change != "validation")
@@ -299,4 +330,4 @@ def test_an_interrupted_job_leaves_no_process_no_record_and_loses_no_finished_la
     assert not any("launch 1 of 3" in line for line in said)
     kept = [s[0] for s in finished["0/threads=1"]["0"]["samples"]]
     assert data["seconds"].values[0, 0, : len(kept)].tolist() == kept
-    assert [p.name for p in target.parent.iterdir()] == ["record.nc"]
+    assert sorted(p.name for p in target.parent.iterdir()) == ["journal.json", "record.nc"]

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -32,7 +33,8 @@ from moapipe.lab import kernel as kernels
 from moapipe.lab import record
 from moapipe.lab.buffer import DTYPES
 from moapipe.lab.experiment import Experiment, Group, Point
-from moapipe.lab.file import read_json, write_bytes, write_json
+from moapipe.lab.file import write_bytes
+from moapipe.lab.journal import Journal
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.lock import alone
 from moapipe.lab.participant import Participant, Trouble, inside, leaked
@@ -69,15 +71,14 @@ class Track:
 
 @dataclass
 class Job:
-    """The state of one measuring job; `launches` are finished ones: {"launch/arrangement": {entry's index: {samples, status, reason}}}."""
+    """The state of one measuring job; finished launches are in its journal."""
 
     experiment: Experiment
     plan: Plan
     top: Topology
     say: Say
+    journal: Journal
     watch: Watch = field(default_factory=Watch)
-    launches: dict[str, dict[str, Any]] = field(default_factory=dict)
-    libraries: dict[str, str] = field(default_factory=dict)
     spent: float = 0.0              # CPU seconds of participants that have ended
     running: list[Participant] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
@@ -99,15 +100,18 @@ def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
     if (old := _standing(place, planned.key)) is not None:
         say(f"{group.path()}: the record of these builds stands; nothing to measure")
         return old
-    job = Job(e, planned, top, say)
-    journal = place.with_name("journal.json")
-    _resume(job, journal)
+    job = Job(e, planned, top, say, Journal.open(place.with_name("journal.json"), planned.key))
+    if n := sum(any(rows) for rows in job.journal.launches.values()):
+        say(f"{group.path()}: goes on after {n} finished launch{'es' * (n > 1)}")
     if any(not x.status for x in planned.entries):
         with alone(f"bench {group.path()} of {e.name}", say):
-            _launches(job, journal)
-    data = record.make([_case(job, i, x) for i, x in enumerate(planned.entries)], _attributes(job))
+            _launches(job)
+    cases = [_case(job, i, x) for i, x in enumerate(planned.entries)]
+    data = record.make(cases, _attributes(job))
     record.write(data, place)
-    journal.unlink(missing_ok=True)
+    spoilt = {(x.point.label, x.arranged) for x, case in zip(planned.entries, cases, strict=True) if case.status == "all_invalid"}
+    job.journal.forget([i for i, x in enumerate(planned.entries) if (x.point.label, x.arranged) in spoilt])
+    job.journal.write()
     return data
 
 
@@ -124,31 +128,27 @@ def _standing(place: Path, key: str) -> xr.Dataset | None:
     return data if data.attrs.get("key") == key and not noisy else None
 
 
-def _resume(job: Job, journal: Path) -> None:
-    """Finished launches of a job that measured the same and was stopped."""
-    if not journal.is_file():
-        return
-    found = read_json(journal)
-    if found["key"] == job.plan.key:
-        job.launches, job.libraries = found["launches"], found["libraries"]
-        job.say(f"{job.plan.group.path()}: goes on after {len(job.launches)} finished launch{'es' * (len(job.launches) > 1)}")
-
-
 # ------------------------------------------------------------------ launches
 
 
-def _launches(job: Job, journal: Path) -> None:
+def _launches(job: Job) -> None:
+    """Every point of every launch that the journal does not have; all participants of a point again, because comparisons stay in a job."""
     arranged = {x.point.arrangement: x.arranged for x in job.plan.entries if not x.status}
-    todo = [(k, a) for k in range(job.experiment.file.launches) for a in arranged if f"{k}/{a.text()}" not in job.launches]
-    points = {a: list(dict.fromkeys(x.point.label for x in job.plan.entries if x.point.arrangement == a)) for a in arranged}
-    total, job.begun = sum(len(points[a]) for _, a in todo), time.monotonic()
-    for launch, asked in todo:
-        done: dict[str, Any] = {}
-        with _participants(job, arranged[asked]) as start:
-            for point in points[asked]:
-                _point(job, launch, arranged[asked], point, start, done, total)
-        job.launches[f"{launch}/{asked.text()}"] = done
-        write_json(journal, {"key": job.plan.key, "launches": job.launches, "libraries": job.libraries})
+    points = {a: defaultdict[str, list[int]](list) for a in arranged}
+    for i, x in enumerate(job.plan.entries):
+        if x.point.arrangement in points and not x.status:
+            points[x.point.arrangement][x.point.label].append(i)
+    names = [(k, a, f"{k}/{a.text()}") for k in range(job.experiment.file.launches) for a in arranged]
+    todo = [(k, a, name, [p for p, entries in points[a].items() if job.journal.lacks(name, entries)]) for k, a, name in names]
+    total, job.begun = sum(len(due) for *_, due in todo), time.monotonic()
+    for launch, asked, name, due in todo:
+        if due:
+            done: dict[str, Any] = {}
+            with _participants(job, arranged[asked]) as start:
+                for point in due:
+                    _point(job, launch, arranged[asked], point, start, done, total)
+            job.journal.launches[name] = job.journal.launches.get(name, {}) | done
+            job.journal.write()
 
 
 Start = Callable[[Entry], Participant]
@@ -194,7 +194,7 @@ def _launch(job: Job, entry: Entry, arranged: Arranged) -> Participant:
         _end(job, p)
         raise
     if entry.library is None:
-        job.libraries |= json.loads(" ".join(told))
+        job.journal.libraries |= json.loads(" ".join(told))
     return p
 
 
@@ -218,7 +218,7 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
     manifest = job.plan.manifest
     assert manifest is not None, "an entry without status has a manifest"
     here = [(i, x) for i, x in enumerate(job.plan.entries) if (x.point.label, x.arranged) == (label, arranged)]
-    lost = {i for key in job.launches.values() for i, row in key.items() if row["status"]}
+    lost = {i for key in job.journal.launches.values() for i, row in key.items() if row["status"]}
     live = tuple(x for i, x in here if not x.status and str(i) not in lost)
     index = {id(x): i for i, x in here}
     _tell(job, launch, label, arranged.asked, len(live), total)
@@ -361,7 +361,7 @@ def _room(entries: Sequence[Entry], manifest: Mapping[str, Any]) -> str | None:
 
 def _case(job: Job, i: int, x: Entry) -> Case:
     """An entry with all its launches as a case of the record."""
-    rows = [found[str(i)] for found in job.launches.values() if str(i) in found]
+    rows = [found[str(i)] for found in job.journal.launches.values() if str(i) in found]
     launches = [[Sample(*(float("nan") if v is None else v for v in s)) for s in row["samples"]] for row in rows]
     status, reason = x.status, x.reason
     if trouble := next((row for row in rows if row["status"]), None):
@@ -379,7 +379,7 @@ def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:
     if not verdicts:
         return "not_run", "the job ended before its turn"
     most = max(sorted(set(verdicts)), key=verdicts.count)
-    return "all_invalid", f"all {len(verdicts)} samples are invalid, most of them {most}: {record.VERDICTS[most].text} Bench again when the machine is quiet."
+    return "all_invalid", f"all {len(verdicts)} samples are invalid, most of them {most}: {record.VERDICTS[most].text} `make again` measures it again."
 
 
 def _attributes(job: Job) -> dict[str, Any]:
@@ -388,7 +388,7 @@ def _attributes(job: Job) -> dict[str, Any]:
     variables = {text: environment(arranged, root, machine) for text, arranged in able.items()} | {"torch": PYTORCH, "taken away": leaked(os.environ)}
     return {
         "moapipe_version": __version__, "experiment": job.experiment.name, "host": platform.node(), "topology": job.top.line(),
-        "compilers": json.dumps(dict(job.plan.compilers), sort_keys=True), "libraries": json.dumps(job.libraries, sort_keys=True),
+        "compilers": json.dumps(dict(job.plan.compilers), sort_keys=True), "libraries": json.dumps(job.journal.libraries, sort_keys=True),
         "environment": json.dumps(variables, sort_keys=True), "key": job.plan.key,
         "clock": f"CLOCK_MONOTONIC, {time.get_clock_info('monotonic').resolution:g} s",
         "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -1,0 +1,40 @@
+"""In: what a measuring job has finished. Out: journal.json beside its record, from which a stopped job goes on, a falsely failed one
+finds all there, and one on a noisy machine measures again only the points that noise spoilt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moapipe.lab.file import read_json, write_json
+
+
+@dataclass
+class Journal:
+    """`launches`: {"launch/arrangement": {entry's index: {samples, status, reason}}}; `key` digests all that they depend on."""
+
+    path: Path
+    key: str
+    launches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, key: str) -> Journal:
+        """What is there of the same key; empty otherwise. RecordError when it is damaged."""
+        found = read_json(path) if path.is_file() else {}
+        return cls(path, key, found["launches"], found["libraries"]) if found.get("key") == key else cls(path, key)
+
+    def write(self) -> None:
+        write_json(self.path, {"key": self.key, "launches": self.launches, "libraries": self.libraries})
+
+    def lacks(self, launch: str, entries: Collection[int]) -> bool:
+        """Whether a launch has nothing of these entries."""
+        return not any(str(i) in self.launches.get(launch, {}) for i in entries)
+
+    def forget(self, entries: Collection[int]) -> None:
+        """Take these entries out of every launch: they are measured again."""
+        for rows in self.launches.values():
+            for i in entries:
+                rows.pop(str(i), None)
