@@ -19,7 +19,8 @@ from moapipe.lab.kernel import load
 from moapipe.lab.oracle import compare, truth
 from moapipe.lab.place import built, derived, root, validated
 from moapipe.lab.scenario import Scenario, edges, scenarios
-from moapipe.lab.validate import require, run_cases, validate
+from moapipe.lab.validate import one, require, run_cases, validate
+from moapipe.lab.worker import Reply
 from moapipe.loops.onf import Accumulate, Assign, Loop, definitions, map_statements
 from moapipe.targets.emit import emit
 
@@ -273,3 +274,31 @@ def test_buffers_are_aligned_poisoned_and_watched(elements, dtype):
     assert b.data.size == elements and np.isnan(b.data).all() and b.trespassed() == ""
     b.before[-1] = 0
     assert "before its buffer" in b.trespassed()
+
+
+@pytest.mark.parametrize("target", ["c", "fortran"])
+def test_sums_in_no_fixed_order_pass(checkout, target):
+    passes(Build("attention_backward", "weights", "row_parallel_atomic", target, native_isa(), "f64"), checkout, "fast")
+
+
+class Liar:
+    """A worker whose kernel is right with one thread, and with two off by `error`."""
+
+    def __init__(self, kernel, form, s, error):
+        self.outputs, self.error, self.calls = truth(kernel, form, "f64", s).outputs, error, []
+
+    def run(self, task):
+        self.calls.append(task.threads)
+        return Reply({n: np.asarray(v, np.float64).ravel() + self.error * (2 in task.threads) for n, v in self.outputs.items()}, ())
+
+
+@pytest.mark.parametrize("promised", [True, False])
+@pytest.mark.parametrize("error", [1e-18, 1.0])
+def test_a_variant_that_does_not_promise_equal_bits_is_compared_for_every_number_of_threads(promised, error):
+    file = load("rmsnorm", root())
+    file = replace(file, variants={"row": file.variant("row").model_copy(update={"deterministic": promised})})
+    s = Scenario((("rows", 3), ("d", 5)), "plain", 0, (1, 2, 3))
+    worker, b = Liar(file, "forward", s, error), Build("rmsnorm", "forward", "row", "c", native_isa(), "f64")
+    found = one(file, b, derive(b, root()).manifest, worker, s)
+    assert worker.calls == ([(1, 2, 3)] if promised else [(1,), (2,), (3,)])
+    assert bool(found.reason) == (error == 1.0) and [e.output for e in found.errors] == ["z", "rinv"]
