@@ -105,7 +105,8 @@ def test_what_they_make():
     assert last("streamed").title == "stream(array=y)"
     shared, owned = (last(n).kernel for n in ("whoever has a term", "the owner instead"))
     assert "atomic +=" in show(shared) and "atomic" not in show(owned)
-    assert {s.var for s in statements(owned.body) if isinstance(s, Loop) and s.kind == "parallel"} == {"i", "k"}
+    assert {s.var for s in statements(owned.body) if isinstance(s, Loop) and s.kind == "parallel"} == {"i", "k2"}
+    assert "c_start" in definitions(owned.body) and "x_start" in definitions(shared.body)
 
 
 def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():

@@ -8,8 +8,21 @@ from dataclasses import replace
 from moapipe.algebra.scalar import references
 from moapipe.loops.legal import carried, permutable
 from moapipe.loops.lift.nest import sorted_loops
-from moapipe.loops.lift.scope import Names, chain, listed, nest, only_fold, refusal
-from moapipe.loops.onf import Accumulate, Assign, Body, If, Kernel, Loop, Stmt, leaves, map_statements, read, written
+from moapipe.loops.lift.scope import Names, chain, fresh, listed, nest, only_fold, refusal
+from moapipe.loops.onf import (
+    Accumulate,
+    Assign,
+    Body,
+    If,
+    Kernel,
+    Loop,
+    Stmt,
+    leaves,
+    map_statements,
+    read,
+    rename_variables,
+    written,
+)
 
 
 def atomic(k: Kernel, *, definition: str) -> Kernel:
@@ -25,18 +38,24 @@ def atomic(k: Kernel, *, definition: str) -> Kernel:
         raise refusal("atomic", definition, f"{definition} is a {leaf.monoid} into {array.space} {array.name}", "only sums that threads share are atomic")
     if lanes := [l.var for l in loops if l.kind == "lane"]:
         raise refusal("atomic", f"{definition} {lanes[0]}", f"lanes {lanes[0]} have no atomic update", "leave the axis serial")
-
-    def mark(s: Stmt) -> Body:
-        if isinstance(s, Assign) and s.name == definition and s.target.array == array.name:
-            return (replace(s, name=f"{definition}_start"),)
-        return (replace(leaf, atomic=True),) if s is leaf else (s,)
-
-    return replace(k, body=map_statements(k.body, mark))
+    body = map_statements(k.body, lambda s: (replace(leaf, atomic=True),) if s is leaf else (s,))
+    return replace(k, body=_started(body, leaf))
 
 
-def own(k: Kernel, *, definition: str, order: Names, parallel: Names) -> Kernel:
+def _started(body: Body, fold: Accumulate) -> Body:
+    """The assignments of a fold's target as a definition of their own."""
+
+    def rename(s: Stmt) -> Body:
+        mine = isinstance(s, Assign) and s.name == fold.name and s.target.array == fold.target.array
+        return (replace(s, name=f"{fold.name}_start"),) if mine and isinstance(s, Assign) else (s,)
+
+    return map_statements(body, rename)
+
+
+def own(k: Kernel, *, definition: str, order: Names, parallel: Names, suffix: str = "2") -> Kernel:
     """Owner computes: take a fold out of the nests that it shares into a nest of its own after them, its loops in `order`, those
-    of `parallel` bound: each element is folded by one thread.
+    of `parallel` bound, all with a suffix: each element is folded by one thread. What stores its first value becomes the
+    definition `definition`_start, as `atomic` has it: the one lift is written in the other's place.
 
     Legal when all that it reads outlives those nests unchanged (recompute or keep what does not), nothing else there touches its
     target, the loops' bounds stay in scope, and iterations of the parallel loops share nothing.
@@ -57,7 +76,9 @@ def own(k: Kernel, *, definition: str, order: Names, parallel: Names) -> Kernel:
     for l in chain(bound[0])[0]:
         if l.kind == "parallel" and (shared := carried(l)):
             raise refusal("own", f"{definition} {l.var}", f"race: iterations over {l.var} share {listed(shared)}", "an owner's loops are the axes of its target")
-    return replace(k, body=(*k.body[:at], *rest, *bound, *k.body[at + 1 :]))
+    fresh(k, "own", *(f"{l.var}{suffix}" for l in loops))
+    new = rename_variables(bound, {l.var: f"{l.var}{suffix}" for l in loops})
+    return replace(k, body=_started((*k.body[:at], *rest, *new, *k.body[at + 1 :]), leaf))
 
 
 def _without(s: Stmt, leaf: Accumulate) -> Body:
