@@ -28,6 +28,10 @@ def test_the_forward_writes_what_was_measured_and_not_what_the_paper_predicted()
     assert row["middle"] == pytest.approx(142.3e6, rel=0.10) and row["published"] == pytest.approx(69.2e6, rel=0.01)
 
 
+def test_the_published_counts_of_atomics_are_exact():
+    assert ROWS["backward, atomic updates"]["low"] == 536_870_912
+
+
 def made(**changed) -> Figure:
     base = PUBLISHED.figures[0].model_dump()
     return Figure(**(base | changed))

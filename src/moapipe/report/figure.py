@@ -51,7 +51,7 @@ def _row(f: Figure, over: Figure | None, root: Path, device: lockstep.Device) ->
     return {
         "name": f.name, "build": f"{f.kernel} {f.form} {f.variant}", "at": " ".join(f"{k}={v}" for k, v in f.at.items()),
         "unit": "" if over is not None else UNITS[f.quantity], "published": f.published, "low": low, "high": high, "middle": middle,
-        "measured": f.measured, "job": f.job, "note": f.note, **_verdict(f, low, high, middle),
+        "measured": f.measured, "bounded": f.within is None, "job": f.job, "note": f.note, **_verdict(f, low, high, middle),
     }
 
 
@@ -127,9 +127,11 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """Both bounds, or the one number that both are."""
-    low, high = quantity(row["low"], row["unit"]), quantity(row["high"], row["unit"])
-    return low if low == high else f"{low} to {high}"
+    """Both bounds, with their middle where that is what is judged, or the one number that both are."""
+    low, middle, high = (quantity(row[k], row["unit"]) for k in ("low", "middle", "high"))
+    if low == high:
+        return low
+    return f"{low} to {high}" if row["bounded"] else f"{middle} ({low} to {high})"
 
 
 def text(found: Iterable[Mapping[str, Any]], device: str) -> str:

@@ -19,7 +19,7 @@ class Pass(Strict):
 
 class Claim(Strict):
     """A published closed form. `text` as printed, `claim` as an index expression in B, N and feature sizes, in elements;
-    `letters` write the kernel's sizes in those."""
+    `letters` write the kernel's sizes in those. `note`: what is known of a form that does not come out."""
 
     name: str
     text: str
@@ -27,6 +27,7 @@ class Claim(Strict):
     passes: tuple[Pass, ...]
     letters: dict[str, str]
     source: str
+    note: str = ""
 
 
 class Device(Strict):
