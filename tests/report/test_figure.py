@@ -29,7 +29,15 @@ def test_the_forward_writes_what_was_measured_and_not_what_the_paper_predicted()
 
 
 def test_the_published_counts_of_atomics_are_exact():
-    assert ROWS["backward, atomic updates"]["low"] == 536_870_912
+    assert [ROWS[f"{x}, atomic updates"]["low"] for x in ("backward", "fused")] == [536_870_912, 1_073_741_824]
+
+
+def test_the_bounds_hold_the_published_traffic_and_the_middles_its_ratio():
+    v3, v4 = (ROWS[f"{x}, DRAM moved"] for x in ("fused with one atomic fold (v3)", "fused without atomics (v4)"))
+    assert v3["low"] <= 45.6007e9 <= v3["high"] and v4["low"] <= 89.8333e9 <= v4["high"]
+    assert v4["middle"] / v3["middle"] == pytest.approx(1.97, rel=0.05)
+    assert v3["published"] < v3["low"] / 500
+    assert ROWS["v3, pass that walks rows, DRAM read"]["high"] == pytest.approx(0.27e9, rel=0.05)
 
 
 def made(**changed) -> Figure:
