@@ -6,7 +6,26 @@ from math import inf
 
 import numpy as np
 import pytest
-from tests.loops.refused import MAXIMUM, MIXED, RESULT, SPLIT, SPLIT_I, SPLIT_J, TOTAL, causal, fold, kernel, matmul, normal, ref, softmax
+from tests.loops.refused import (
+    MAXIMUM,
+    MIXED,
+    ONLINE,
+    RESULT,
+    ROWS,
+    SAFE,
+    SPLIT,
+    SPLIT_I,
+    SPLIT_J,
+    TOTAL,
+    WEIGHTS,
+    causal,
+    fold,
+    kernel,
+    matmul,
+    normal,
+    ref,
+    softmax,
+)
 
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import op, references, text
@@ -62,6 +81,8 @@ SCRIPTS = {
     "only what a mask changes": (in_place, [
         ("alias", {"array": "s", "onto": "r"}), ("hoist_mask", {"definition": "s"}), ("overwrite", {"definition": "s"}), ("clip", {"axis": "k", "only": "s"}),
     ]),
+    "what reads a running sum goes after": (lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", op("*", 2, ref("t", "i"))), MIXED, RESULT, outputs=("r", "g")), [
+        *ROWS, ("online", ONLINE)]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip

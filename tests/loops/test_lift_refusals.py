@@ -63,6 +63,7 @@ from moapipe.loops.onf import Accumulate, Kernel
 
 SOURCES = sorted(Path(lifts.__file__).parent.glob("*.py"))
 
+SCALED = normal("o", "ie", fold("sum", "k", op("*", ref("w", "i", "k"), op("*", ref("g", "i"), ref("V", "k", "e")))))
 CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     # the script itself
     (matmul, "spilt", {}, "unknown lift spilt"),
@@ -110,7 +111,7 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (softmax, "online", ONLINE, "online m k: no sibling loops over k with the fold m"),
     (after(lambda: softmax(normal("z", "i", op("+", Z, ref("u", "i"))), before=normal("u", "i", fold("max", "k", op("*", 2, ref("S", "i", "k"))))), *ROWS), "online", ONLINE, "is not exp2"),
     (after(lambda: kernel(MAXIMUM, SAFE, WEIGHTS, normal("v", "ik", ref("w", "i", "k")), TOTAL, MIXED, RESULT, outputs=("r", "v")), *ROWS), "online", ONLINE, "v reads w and is not listed in folds"),
-    (after(lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", ref("t", "i")), MIXED, RESULT, outputs=("r", "g")), *ROWS), "online", ONLINE, "reads t between the loops"),
+    (after(lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", ref("t", "i")), SCALED, RESULT, outputs=("r", "g")), *ROWS), "online", ONLINE, "g reads t between the loops, which use g"),
     (after(lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, MIXED, RESULT, normal("v", "i", ref("w", "i", 0)), outputs=("r", "v")), *ROWS), "online", ONLINE, "w is read by v after the loop"),
     (after(softmax, *ROWS, ("split_range", {"axis": "k", "at": 3, "rest": "kz", "only": "o"})), "online", ONLINE, "different bounds"),
     (after(lambda: softmax(normal("m", "i", fold("sum", "k", ref("S", "i", "k")))), *ROWS), "online", ONLINE, "m is no max-fold"),

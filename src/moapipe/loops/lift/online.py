@@ -50,7 +50,7 @@ def online(k: Kernel, *, axis: str, maximum: str, weights: str, folds: Names, sh
     Legal when M = `maximum` is a max-fold; P = `weights` is exp2(x - g·Z(M)) with x free of M, Z(M) = M or the safe
     select(M == -inf, 0, M), written in place or as the definition `shift`; the `folds` are sums, linear in P, and the
     only readers of P; nothing else in the loops reads M. Where M was -inf the scale is exp2(-inf) = 0, and the folds
-    are empty: identity ⊕ identity is the identity.
+    are empty: identity ⊕ identity is the identity. What reads the folds between the loops, and not for them, goes after.
     """
     known(k, "online", (maximum, weights, *folds, *([shift] if shift else [])))
     fresh(k, "online", f"{maximum}_old", f"{maximum}_scale")
@@ -79,15 +79,19 @@ def _fused_online(
     shifts = tuple(s for s in between if shift and definitions((s,)) == {shift})
     others = tuple(s for s in between if s not in shifts)
     inner = tuple(s for l in loops for s in l.body)
-    if late := read(others) & written(inner):
-        raise refusal("online", f"{maximum} {axis}", f"{listed(definitions(others))} reads {listed(late)} between the loops")
+    late: tuple[Stmt, ...] = ()
+    for s in others:
+        late = (*late, s) if read((s,)) & (written(inner) | written(late)) else late
+    if needed := written(late) & (read(inner) | written(inner)):
+        raise refusal("online", f"{maximum} {axis}", f"{listed(definitions(late))} reads {listed(read(late) & written(inner))} between the loops, which use {listed(needed)}")
+    early = tuple(s for s in others if not any(s is l for l in late))
     form = _check_online(k, loops, shifts, axis, maximum, weights, folds, shift)
     if used := {x.leaf.name for x in accesses(body[last + 1 :], k.array(weights).name) if not x.store}:
         raise refusal("online", f"{weights} {axis}", f"{weights} is read by {listed(used)} after the loop, where it would be unscaled")
     for f in folds:
-        starts_at_unit((*body[:first], *others), f, "online")
+        starts_at_unit((*body[:first], *early), f, "online")
     new = _rescaled(loops, shifts, axis, maximum, folds, form)
-    return (*body[:first], *others, *shifts, replace(loops[0], body=new), *body[last + 1 :])
+    return (*body[:first], *early, *shifts, replace(loops[0], body=new), *late, *body[last + 1 :])
 
 
 def _check_online(
