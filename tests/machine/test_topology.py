@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.machine import machines
 
-from moapipe.cli import text
+from moapipe.cli.text import show
 from moapipe.errors import LabError
 from moapipe.machine import topology
 from moapipe.machine.mask import list_text, parse_list, parse_mask
@@ -246,9 +246,9 @@ def test_a_drawing_names_every_part():
 
 
 def test_the_command_line_draws_it(capsys):
-    text.show(topology=True)
+    show(topology=True)
     shown = capsys.readouterr().out
     assert "array ⟨" in shown
     assert "spread" in shown
-    text.show(topology=True, format="json")
+    show(topology=True, format="json")
     assert Topology.from_json(json.loads(capsys.readouterr().out)) == probe()

@@ -43,7 +43,7 @@ PLANTED = {
     "neighbours": [case(TWO, MS), case(replace(TWO, placement="spread"), 3 * MS, verdict="neighbour", other_cpu_seconds=0.02)],
     "frequency": [case(TWO, MS), case(replace(TWO, placement="spread"), 2.1 * MS, clock_rate=1.9e9)],
     "sleeping_at_barriers": [case(TWO, 0.01 * MS), case(replace(TWO, wait_policy="passive"), 0.04 * MS, voluntary_switches=20.0)],
-    "yielding_at_barriers": [case(ONE, 0.01 * MS), case(replace(ONE, threads=8, runtime="libomp"), 0.06 * MS, involuntary_switches=360.0, wait_seconds=4e-3)],
+    "yielding_at_barriers": [case(replace(ONE, runtime="libomp"), 0.01 * MS), case(replace(ONE, threads=8, runtime="libomp"), 0.06 * MS, involuntary_switches=360.0, wait_seconds=4e-3)],
     "serialisation": [case(replace(TWO, threads=4, cores=4), MS), case(replace(TWO, threads=4, cores=4, placement="one_core"), 3.9 * MS, cpus_used=1.0,
                                                                       cpu_seconds=39 * MS, wait_seconds=0.12)],
     "memory_locality": [case(TWO, MS), case(replace(TWO, memory="remote"), 2.4 * MS)],

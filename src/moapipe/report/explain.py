@@ -1,6 +1,6 @@
 """In: a dataset. Out: for each penalty above twice the best arrangement: which mechanism fits, and which measurement decided it.
 
-A penalty is a case's time over the fastest case of the same build and sizes on as many cores, with at most a thread on each. All samples
+A penalty is a case's time over the fastest case of the same build, sizes and OpenMP runtime on as many cores, at most a thread on each. All samples
 that were taken count here, the invalid ones too: a penalty is mostly why they are invalid. A mechanism is judged by what the process was
 seen to do; where the same case exists with threads that sleep while they wait, that decides between spinning and everything else.
 """
@@ -117,13 +117,14 @@ def _median(values: np.ndarray) -> float:
 
 
 def comparisons(ds: xr.Dataset) -> list[Comparison]:
-    """Every case against the fastest of its build and sizes on as many cores with at most a thread on each, and no planted fault; where
-    there is none, against the fastest of its build and sizes."""
+    """Every case against the fastest of its build, sizes and runtime on as many cores with at most a thread on each, and no planted fault;
+    where there is none, against the fastest of its build, sizes and runtime."""
     cases = seen(ds)
     by_key = {(s.build, s.label, s.arrangement): s for s in cases}
     out = []
     for s in cases:
-        peers = [p for p in cases if (p.build, p.label) == (s.build, s.label) and not p.arrangement.believed_cpus]
+        mine = (s.build, s.label, s.arrangement.runtime)
+        peers = [p for p in cases if (p.build, p.label, p.arrangement.runtime) == mine and not p.arrangement.believed_cpus]
         fair = [p for p in peers if p.arrangement.cores == s.arrangement.cores >= p.arrangement.threads] or peers
         if fair:
             best = min(fair, key=lambda p: p.seconds)

@@ -19,7 +19,6 @@ from moapipe.report.mark import (
     guide,
     left_out,
     log_axis,
-    log_ticks,
     look_of,
     positive,
     records,
@@ -61,9 +60,9 @@ def penalty(ds: xr.Dataset) -> alt.TopLevelMixin:
     rows["panel"] = rows["kernel"] + " · " + rows["form"] + " · " + rows["dtype"]
     shown = positive(rows, "penalty")
     both = shown.assign(predicted_penalty=shown["predicted_penalty"].fillna(shown["penalty"]))
-    axis = log_axis("time over the best arrangement's (1)", log_ticks(both, "penalty", "predicted_penalty"), FACTOR)
+    axis = log_axis("time over the best arrangement's (1)", _decades(both), FACTOR)
     x, foreseen = alt.X("penalty:Q", **axis), alt.X("predicted_penalty:Q", **axis)
-    y = alt.Y("arrangement:N", title="arrangement (threads and pages)", axis=alt.Axis(labelLimit=330))
+    y = alt.Y("arrangement:N", title="arrangement (threads and pages)", axis=alt.Axis(labelLimit=420, titleAngle=0, titleAlign="right", titleX=-6, titleY=-8))
     look = look_of(rows, shown)
     note = left_out(rows, shown, "without a reference") + " Filled: measured; open: predicted."
     data = records(shown, "panel", "arrangement", "penalty", "predicted_penalty")
@@ -75,12 +74,12 @@ def penalty(ds: xr.Dataset) -> alt.TopLevelMixin:
 def oversubscription(ds: xr.Dataset) -> alt.TopLevelMixin:
     """Time over one thread a core against threads per core, a panel for each runtime and size: cores are held, threads raised."""
     rows = strained(ds)
-    rows["panel"] = rows["kernel"] + " · " + rows["dtype"] + " · " + rows["label"] + " · " + rows["runtime"] + " · " + rows["cores"].astype(str) + " cores"
+    rows["panel"] = rows["kernel"] + " · " + rows["dtype"] + " · " + rows["label"] + " · " + rows["runtime"] + " · " + rows["cores"].map(lambda n: f"{n} core{'s' * (n != 1)}")
     shown = positive(rows, "penalty", "threads_per_core")
     both = shown.assign(predicted_penalty=shown["predicted_penalty"].fillna(shown["penalty"]))
     ticks = sorted({float(t) for t in shown["threads_per_core"]})
     x = alt.X("threads_per_core:Q", title="threads per core (1)", scale=alt.Scale(type="log", base=2, padding=10), axis=alt.Axis(values=ticks, format="~r"))
-    axis = log_axis("time over one thread a core (1)", log_ticks(both, "penalty", "predicted_penalty"), FACTOR)
+    axis = log_axis("time over one thread a core (1)", _decades(both), FACTOR)
     y, foreseen = alt.Y("penalty:Q", **axis), alt.Y("predicted_penalty:Q", **axis)
     look = look_of(rows, shown)
     hows = sorted(set(shown["how"]))
@@ -91,6 +90,12 @@ def oversubscription(ds: xr.Dataset) -> alt.TopLevelMixin:
     data = records(shown, "panel", "how", "threads_per_core", "penalty", "predicted_penalty") + guides
     return titled("Threads that share cores", note, data,
                   lambda: faceted(guide("even", x, y), traces, _open(look, x, foreseen), dots(look, x, y)))
+
+
+def _decades(rows: pd.DataFrame) -> list[float]:
+    """Ticks 1, 2, 5 of every decade that penalties reach: some panels span a factor, some five decades; labels that touch are left out."""
+    most = np.nanmax([1.0, *rows["penalty"], *rows["predicted_penalty"]])
+    return [float(f"{m}e{k}") for k in range(-1, int(np.ceil(np.log10(most))) + 1) for m in (1, 2, 5)]
 
 
 def _open(look: Look, x: alt.X, y: alt.Y) -> alt.Chart:
