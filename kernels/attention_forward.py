@@ -46,14 +46,21 @@ def attend(sizes, causal, lse, group=()) -> Definitions:
         masked = moa.omega(lambda s, v: moa.select(v, s, -inf), (2, 2), seen, visible(causal))
         steps.append(Definition("masked", (*h, "q", "k"), masked))
         seen = steps[-1].array
-    peak = Definition("peak", (*h, "q"), moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, seen))
-    safe = Definition("safe", (*h, "q"), moa.select(moa.equal(peak.array, -inf), 0, peak.array))
-    weights = Definition("weights", (*h, "q", "k"), moa.exp(moa.omega(lambda row, m: row - m, (1, 0), seen, safe.array)))
-    total = Definition("total", (*h, "q"), moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, weights.array))
-    mixed = Definition("mixed", (*h, "q", "e"), moa.omega(lambda w, v: moa.inner("+", "*", w, v, index="k"), ranks, weights.array, V))
-    out = Definition("out", (*h, "q", "e"), moa.omega(lambda row, t: moa.select(moa.equal(t, 0), 0, row / t), (1, 0), mixed.array, total.array))
-    steps += [peak, safe, weights, total, mixed, out, *([Definition("lse", (*h, "q"), peak.array + moa.log(total.array))] if lse else [])]
+    steps += mix((*h, "q"), seen, V, ranks)
+    steps += [Definition("lse", (*h, "q"), steps[-6].array + moa.log(steps[-3].array))] if lse else []
     return Definitions(sizes, (Q, K, V, scale), tuple(steps), ("out", "lse") if lse else ("out",))
+
+
+def mix(rows, seen, V, ranks) -> list[Definition]:
+    """Softmax of the scores `seen` over their last axis, and the values mixed by it: peak, safe, weights, total, mixed, out. Index
+    variables: `rows`, k over keys, e over the features of a value; `ranks` are those of the cells of weights and values."""
+    peak = Definition("peak", rows, moa.omega(lambda row: moa.reduce("max", row, index="k"), 1, seen))
+    safe = Definition("safe", rows, moa.select(moa.equal(peak.array, -inf), 0, peak.array))
+    weights = Definition("weights", (*rows, "k"), moa.exp(moa.omega(lambda row, m: row - m, (1, 0), seen, safe.array)))
+    total = Definition("total", rows, moa.omega(lambda row: moa.reduce("+", row, index="k"), 1, weights.array))
+    mixed = Definition("mixed", (*rows, "e"), moa.omega(lambda w, v: moa.inner("+", "*", w, v, index="k"), ranks, weights.array, V))
+    out = Definition("out", (*rows, "e"), moa.omega(lambda row, t: moa.select(moa.equal(t, 0), 0, row / t), (1, 0), mixed.array, total.array))
+    return [peak, safe, weights, total, mixed, out]
 
 
 LEADING = "batch"
@@ -84,10 +91,15 @@ def seen(xp, x, causal):
 def softmax(xp, x, causal):
     """Scores (−∞ where unseen), weights that sum to 1 or are all 0, log-sum-exp."""
     s = xp.where(seen(xp, x, causal), scores(x), -inf)
+    return s, *shares(xp, s)
+
+
+def shares(xp, s):
+    """Weights of scores (−∞: none) that sum to 1 over the last axis or are all 0, and their log-sum-exp."""
     top = s.max(-1, initial=-inf)
     w = xp.exp(s - xp.where(top == -inf, 0, top)[..., None])
     total = w.sum(-1)
-    return s, w / xp.where(total == 0, 1, total)[..., None], xp.where(total == 0, -inf, top + xp.log(xp.where(total == 0, 1, total)))
+    return w / xp.where(total == 0, 1, total)[..., None], xp.where(total == 0, -inf, top + xp.log(xp.where(total == 0, 1, total)))
 
 
 def reference(xp, x, form):

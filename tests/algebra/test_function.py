@@ -21,7 +21,7 @@ def ieee_divide(a: float, b: float) -> float:
 REFERENCE: dict[str, Callable[..., float]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": ieee_divide,
     "//": lambda a, b: math.floor(a / b), "%": lambda a, b: a - b * math.floor(a / b), "neg": lambda a: -a,
-    "min": min, "max": max, "abs": abs, "exp": math.exp, "exp2": lambda a: 2.0**a, "log": math.log, "log2": math.log2, "sqrt": math.sqrt,
+    "min": min, "max": max, "abs": abs, "exp": math.exp, "exp2": lambda a: 2.0**a, "log": math.log, "log2": math.log2, "sqrt": math.sqrt, "floor": math.floor,
     "reciprocal": lambda a: ieee_divide(1, a), "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "select": lambda c, a, b: a if c else b,
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b,
     "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b), "not": lambda a: not a,

@@ -106,6 +106,13 @@ def shares(logarithm: bool) -> Dnf:
     return kernel(s, m, z, p, t, w, *([lse] if logarithm else []), outputs=("w", "lse") if logarithm else ("w",))
 
 
+def weighted(first: bool) -> Dnf:
+    """A row times its sum, the sum in front or behind."""
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="p"), 1, Q))
+    y = Definition("y", ("i", "e"), moa.omega(lambda row, s: s * row if first else row * row * s, (1, 0), Q, t.array))
+    return kernel(t, y, outputs=("y",))
+
+
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
     "corr": (lambda: exchanged(True),),
@@ -113,6 +120,7 @@ CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "share_by_lse": (lambda: shares(True), lambda: shares(False)),
     "shift_empty": (lambda: LAWS["share_by_lse"].apply(shares(True)),),
     "reciprocal": (lambda: shares(True), lambda: LAWS["divide_first"].apply(mixture(True)), lambda: mixture(True)),
+    "sum_first": (lambda: weighted(False),),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
@@ -124,6 +132,7 @@ REFUSED: dict[str, Callable[[], Dnf]] = {
     "divide_last": lambda: mixture(True),
     "share_by_lse": lambda: mixture(True),
     "shift_empty": lambda: shares(True),
+    "sum_first": lambda: weighted(True),
     "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
 }
 

@@ -64,6 +64,9 @@ from moapipe.loops.onf import Accumulate, Kernel
 SOURCES = sorted(Path(lifts.__file__).parent.glob("*.py"))
 
 SCALED = normal("o", "ie", fold("sum", "k", op("*", ref("w", "i", "k"), op("*", ref("g", "i"), ref("V", "k", "e")))))
+PARTS = (("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"}), *(("split_fold", {"definition": f, "axis": "ko", "into": f"p{f}"}) for f in "mto"))
+REBASE = {"axis": "ko", "maximum": "m", "part": "pm", "weights": "w", "folds": ["pt", "po"], "shift": "z"}
+
 CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     # the script itself
     (matmul, "spilt", {}, "unknown lift spilt"),
@@ -126,6 +129,15 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(matmul, FUSE_I), "recompute", {"which": "x", "readers": "y"}, "fused with others"),
     (matmul, "split_fold", {"definition": "y", "axis": "k", "into": "p"}, "y is no initialisation and one fold"),
     (matmul, "split_fold", {"definition": "x", "axis": "i", "into": "p"}, "x does not fold over i"),
+    # rebase
+    (after(softmax, *PARTS), "rebase", REBASE | {"part": "pt"}, "m is no fold of pt over ko"),
+    (retarget(after(softmax, *PARTS), "z", target=ref("z", 0)), "rebase", REBASE, "is not at the index of"),
+    (after(lambda: softmax(normal("w", "ik", op("exp2", op("*", ref("S", "i", "k"), ref("z", "i"))))), *PARTS), "rebase", REBASE, "w is not exp2"),
+    (after(softmax, *PARTS), "rebase", REBASE | {"folds": ["pt"]}, "po is no sum linear in w"),
+    (after(softmax, *PARTS), "rebase", REBASE | {"folds": ["pt", "po", "t"]}, "r does not add t over ko"),
+    (after(lambda: softmax(normal("r", "ie", op("+", ref("o", "i", "e"), op("/", ref("z", "i"), ref("t", "i"))))), *PARTS), "rebase", REBASE, "r reads z too"),
+    # decide
+    (causal, "decide", {"definition": "s"}, "no choice in s is proved to be made"),
     (after(causal, ("skip", {"axis": "k", "mask": "s"})), "split_fold", {"definition": "m", "axis": "k", "into": "p"}, "the number of parts .* changes"),
     (softmax, "fold_into", {"definition": "m", "reader": "z"}, "m is no sum from 0 that z alone reads"),
     (lambda: kernel(PRODUCT, normal("y", "ij", op("exp2", ref("x", "i", "j"))), outputs=("y",)), "fold_into", {"definition": "x", "reader": "y"}, "is not a·x"),

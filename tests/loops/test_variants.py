@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from tests.loops.test_closed import assert_equal
-from tests.loops.test_cost_kernels import VARIANTS, few, steps
+from tests.loops.test_cost_kernels import VARIANTS, inputs_of, sizes_near, steps
 from tests.loops.test_traffic import FACTOR, total
 
-from moapipe.algebra.index import evaluate
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.interpret import run
 from moapipe.loops.traffic import Reuse, simulate
@@ -16,14 +14,9 @@ from moapipe.loops.traffic import Reuse, simulate
 SIZES = (1, 6, 13)
 CAPACITIES = (8, 16, 32, 64, 128, 256, 1024)
 """In lines: from where the promise of docs/cost_model.md begins to where everything fits."""
-FORMS = ("full", "causal", "nn", "tn_accumulate", "forward")
+FORMS = ("full", "causal", "nn", "tn_accumulate", "forward", "step")
 POINTS = [(9, 8), (13, 64), (16, 64)]
 """(size, bytes of a line): lines of one element, lines that no row is a multiple of, and some that are."""
-
-
-def sizes_near(k, n):
-    """All sizes near n, no two alike, but for what only repeats the rest."""
-    return {s: n + i for i, s in enumerate(k.sizes)} | few(k)
 
 
 @pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)
@@ -43,8 +36,8 @@ def test_closed_forms_equal_the_count(name, variant, form):
 @pytest.mark.parametrize(("name", "variant", "form"), [v for v in VARIANTS if v[2] in FORMS])
 def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name, variant, form, n, line):
     k = steps(name, variant, form)[-1]
-    sizes, rng = sizes_near(k, n), np.random.default_rng(n)
-    inputs = {a.name: rng.random(tuple(evaluate(s, sizes) for s in a.shape)) for a in k.arrays if a.space == "input"}
+    sizes = sizes_near(k, n)
+    inputs = inputs_of(k, form, sizes)
     trace, reuse = run(k, sizes, inputs, trace=True).trace, Reuse(k, sizes, 8, line)
     oracle = {c: total(simulate(k, trace, 8, c * line, line)) for c in {x for c in CAPACITIES for x in (2 * c, c // 2)}}
     for c in CAPACITIES:

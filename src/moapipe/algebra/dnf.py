@@ -35,13 +35,15 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Dnf:
-    """A kernel in normal form. `inputs` are (name, shape); `normals` stand in order of use; `outputs` names some of them."""
+    """A kernel in normal form. `inputs` are (name, shape); `normals` stand in order of use; `outputs` names some of them, and
+    `updates` the (output, input) pairs that share a buffer."""
 
     name: str
     sizes: tuple[str, ...]
     inputs: tuple[tuple[str, tuple[Scalar, ...]], ...]
     outputs: tuple[str, ...]
     normals: tuple[Normal, ...]
+    updates: tuple[tuple[str, str], ...] = ()
 
     def normal(self, name: str) -> Normal:
         for n in self.normals:
@@ -57,11 +59,11 @@ def reduce_definitions(name: str, d: Definitions) -> tuple[Dnf, tuple[Step, ...]
     normals: list[Normal] = []
     steps: list[Step] = []
     for definition in d.definitions:
-        reducer = Reducer(definition.name, (*definition.axes, *d.sizes))
+        reducer = Reducer(definition.name, (*definition.axes, *d.sizes), dict(zip(definition.axes, definition.expr.shape, strict=True)))
         value = reducer.reduce(tuple(map(Var, definition.axes)), definition.expr)
         normals.append(Normal(definition.name, tuple(zip(definition.axes, definition.expr.shape, strict=True)), value))
         steps += reducer.steps
-    return Dnf(name, d.sizes, tuple((x.name, x.shape) for x in d.inputs), d.outputs, tuple(normals)), tuple(steps)
+    return Dnf(name, d.sizes, tuple((x.name, x.shape) for x in d.inputs), d.outputs, tuple(normals), d.updates), tuple(steps)
 
 
 def _check_names(name: str, d: Definitions) -> None:
@@ -70,6 +72,8 @@ def _check_names(name: str, d: Definitions) -> None:
         raise AlgebraError(f"{', '.join(twice)} defined twice", where=name, hint="every input and definition needs a name of its own")
     if lost := [o for o in d.outputs if o not in {x.name for x in d.definitions}]:
         raise AlgebraError(f"output {lost[0]} has no definition", where=name)
+    if lost := [o for o, i in d.updates if o not in d.outputs or i not in {x.name for x in d.inputs}]:
+        raise AlgebraError(f"update {lost[0]} is no output, or not of an input", where=name, hint="updates are (output, input) pairs")
     if loose := sorted(frozenset().union(*(size_names(x.shape) for x in d.inputs)) - set(d.sizes)):
         raise AlgebraError(f"size {loose[0]} is not among {d.sizes}", where=name, hint="list it in SIZES")
     known = {x.name: x.shape for x in d.inputs}
@@ -108,6 +112,7 @@ def canonical(d: Dnf) -> str:
         names: dict[str, Scalar] = {v: Var(f"_{k}") for k, (v, _) in enumerate(n.axes)}
         extents = ", ".join(text(e) for _, e in n.axes)
         lines.append(f"{'output' if n.name in d.outputs else 'let'} {n.name}[{extents}] = {text(_number(substitute(n.value, names), len(names)))}")
+    lines += [f"update {new} of {old}" for new, old in d.updates]
     return "\n".join([*lines, f"outputs {' '.join(d.outputs)}"]) + "\n"
 
 

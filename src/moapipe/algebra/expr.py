@@ -117,12 +117,17 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """A kernel: its sizes in ABI order, its input arrays, its definitions in order of use, and which of them are outputs."""
+    """A kernel: its sizes in ABI order, its input arrays, its definitions in order of use, and which of them are outputs.
+
+    `updates` are (output, input) pairs: the output is the input with some elements replaced, select(condition, new, input), and
+    takes its place in the caller's buffer.
+    """
 
     sizes: tuple[str, ...]
     inputs: tuple[Leaf, ...]
     definitions: tuple[Definition, ...]
     outputs: tuple[str, ...]
+    updates: tuple[tuple[str, str], ...] = ()
 
 
 def expr(x: Operand) -> Expr:

@@ -110,6 +110,8 @@ _ROWS = (
     _infix("*", np.multiply, 6, "×", r"\times"),
     _special("/", 2, np.true_divide, ("÷", "/", r"\div", "<mo>÷</mo>"),
              ("{l} ÷ {r}", "{l} / {r}", r"\frac{{{0}}}{{{1}}}", "<mfrac><mrow>{0}</mrow><mrow>{1}</mrow></mfrac>"), 6),
+    _special("floor", 1, np.floor, ("⌊", "floor", r"\lfloor", "<mo>⌊</mo>"),
+             ("⌊{r}", "floor({0})", r"\left\lfloor {0} \right\rfloor", "<mrow><mo>⌊</mo>{0}<mo>⌋</mo></mrow>"), 7),
     _infix("//", np.floor_divide, 6, "⌊÷⌋", r"\mathbin{/\!/}"),
     _infix("%", np.mod, 6, "mod", r"\bmod"),
     _special("neg", 1, np.negative, ("−", "neg", "-", "<mo>−</mo>"), ("−{r}", "-{r}", "-{r}", "<mrow><mo>−</mo>{r}</mrow>"), 7),

@@ -231,6 +231,27 @@ def gamma_inverse(offset: Like, shape: Sequence[Like]) -> tuple[Scalar, ...]:
     return (rest, *reversed(out)) if shape else ()
 
 
+INDEX_FUNCTIONS = frozenset(("+", "-", "*", "//", "%", "min", "max", "<", "<=", "==", "and", "or", "not"))
+
+
+def is_entry(e: Scalar) -> bool:
+    """⌊x, x an element of an array: a whole number that comes with the data, such as a length. As an index it is at least 0."""
+    return isinstance(e, Op) and e.name == "floor" and isinstance(e.args[0], Ref)
+
+
+def is_index(e: Scalar) -> bool:
+    """Made of integers and integer functions only; whole numbers that come with the data are integers."""
+    match e:
+        case Num(v):
+            return isinstance(v, int)
+        case Var():
+            return True
+        case Op(name, args):
+            return is_entry(e) or (name in INDEX_FUNCTIONS and all(is_index(a) for a in args))
+        case _:
+            return False
+
+
 def evaluate(e: Scalar, at: Mapping[str, int]) -> int:
     """The integer value of an index expression or an integer comparison."""
     match e:

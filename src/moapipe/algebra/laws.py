@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import inf, log
 from typing import Any
 
 import numpy as np
 
 from moapipe.algebra.dnf import Dnf, Normal, with_normals
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, substitute, variables, walk
+from moapipe.algebra.index import factors
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, rewrite, substitute, variables, walk
 from moapipe.algebra.softmax import corr, divide_last, reciprocal, share_by_lse, shift_empty
 from moapipe.errors import AlgebraError
 
@@ -200,6 +202,22 @@ def _divisible(folded: Normal, others: Scalar) -> tuple[Fold, Ref, Scalar] | Non
             return None
 
 
+def sum_first(d: Dnf) -> Dnf:
+    """Begin every product with the definitions in it that are folds."""
+    sums = {n.name for n in d.normals if isinstance(n.value, Fold)}
+
+    def go(e: Scalar) -> Scalar:
+        if not isinstance(e, Op) or e.name != "*":
+            return e
+        parts = factors(e)
+        return reduce(lambda a, b: Op("*", (a, b)), sorted(parts, key=lambda x: not (isinstance(x, Ref) and x.array in sums)))
+
+    after = tuple(replace(n, value=rewrite(n.value, go)) for n in d.normals)
+    if after == d.normals:
+        raise AlgebraError("sum_first finds no product with a fold behind another factor", where=d.name, hint="leave the law out")
+    return with_normals(d, after)
+
+
 def _replaced(e: Scalar, old: Scalar, new: Scalar) -> Scalar:
     return new if e == old else rebuild(e, tuple(_replaced(c, old, new) for c in children(e)))
 
@@ -213,6 +231,7 @@ LAWS: dict[str, Law] = {
         Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
         Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
         Law("divide_last", "Σ_k (w[k] ÷ t)·v[k] = (Σ_k w[k]·v[k]) ÷ t", "distributivity of ÷ over a + fold; what a running sum can follow", divide_last),
+        Law("sum_first", "x·y·s = s·x·y with s = Σ …", "commutativity of ×; a sum of many terms meets the small factors one by one, so that none of their powers leaves the range", sum_first),
         Law("corr", "Σ_k a[k]·(Σ_e b[e]·c[k,e]) = Σ_e b[e]·o[e] with o[e] = Σ_k a[k]·c[k,e];  corr = Σ_k p·Σ_e dout·v = Σ_e dout·out",
             "exchange of finite sums; Dao et al. 2022, arXiv:2205.14135, appendix B.2", corr),
         Law("share_by_lse", "exp(x − z) ÷ Σ exp(x − z) = exp(x − l) with l = max x + log Σ exp(x − z), z = max x;  0 where l = −∞; l is defined where it is not yet",

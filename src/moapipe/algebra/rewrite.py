@@ -5,7 +5,7 @@ Reduction is directed by syntax: the outermost operator's row in OPS is the only
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -38,10 +38,10 @@ class Step:
 
 
 class Reducer:
-    """Reduces one definition: keeps the names that are taken and the steps taken so far."""
+    """Reduces one definition, whose index variables have `extents`: keeps the names that are taken and the steps taken so far."""
 
-    def __init__(self, definition: str, taken: Iterable[str]) -> None:
-        self.definition = definition
+    def __init__(self, definition: str, taken: Iterable[str], extents: Mapping[str, Scalar]) -> None:
+        self.definition, self.extents = definition, extents
         self.taken = set(taken)
         self.steps: list[Step] = []
 
@@ -84,7 +84,16 @@ class Reducer:
             case Ref(array, index):
                 return self.reduce(index, parts[int(array)])
             case _:
-                return tidy(rebuild(value, tuple(self._go_on(c, parts) for c in children(value))))
+                return self._decided(tidy(rebuild(value, tuple(self._go_on(c, parts) for c in children(value)))))
+
+    def _decided(self, e: Scalar) -> Scalar:
+        """A choice by i < n + c, where i is an index variable of extent n and c a constant of at least 0, is made: i stays below."""
+        match e:
+            case Op("select", (Op("<", (Var(name), limit)), chosen, _)) if name in self.extents:
+                gap = constant(simplify(Op("-", (limit, self.extents[name]))))
+                return chosen if gap is not None and gap >= 0 else e
+            case _:
+                return e
 
     def _collapse(self, index: tuple[Scalar, ...], e: Apply) -> Apply:
         """Merge chains of ρ̂ and rav, whose indices would not simplify one by one."""
@@ -126,7 +135,8 @@ def tidy(e: Scalar) -> Scalar:
             return a if c else b
         case Op("<" | "<=" | "==" as name, args) if all(map(is_integer, args)):
             sides = tuple(map(simplify, args))
-            return Num(int(evaluate(Op(name, sides), {}))) if all(constant(s) is not None for s in sides) else Op(name, sides)
+            gap = constant(simplify(Op("-", sides)))
+            return Num(int(evaluate(Op(name, (Num(gap), Num(0))), {}))) if gap is not None else Op(name, sides)
         case Op(name, _) if name in INTEGER and is_integer(e):
             return simplify(e)
         case _:

@@ -25,6 +25,7 @@ from pydantic import Field, RootModel
 from moapipe.errors import ConfigError
 from moapipe.lab.document import Strict, choose, read_yaml
 from moapipe.lab.document import load as load_yaml
+from moapipe.lab.include import Include, includes, written_out
 
 TargetName = Literal["c", "fortran", "cuda", "hip"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
@@ -100,13 +101,51 @@ def scan(name: str, root: Path) -> KernelFile:
     path, where = root / "kernels" / f"{name}.py", f"kernels/{name}.py"
     tree = _tree(path, where)
     found = _literals(tree, where)
-    variants = load_yaml(Variants, path.with_suffix(".yaml"), f"kernels/{name}.yaml").root
+    variants = _variants(name, root, found["FORMS"])
     parameters = {p: tuple(s) for p, s in found["PARAMETERS"].items()}
     _check_parameters(found["SIZES"], parameters, where)
     for variant, block in variants.items():
         for form in block.forms:
             choose(form, list(found["FORMS"]), "form", f"kernels/{name}.yaml: {variant}")
     return KernelFile(name, path, tuple(found["SIZES"]), parameters, found["FORMS"], variants, _digest(name, root, ()))
+
+
+def _variants(name: str, root: Path, forms: Mapping[str, Mapping[str, Any]], inside: tuple[tuple[str, str], ...] = ()) -> dict[str, Variant]:
+    """The variants of kernels/<name>.yaml with their includes written out."""
+    found = load_yaml(Variants, root / "kernels" / f"{name}.yaml", f"kernels/{name}.yaml").root
+    return {v: _included(name, v, found, root, forms, inside) for v in found}
+
+
+def _included(
+    name: str, variant: str, found: Mapping[str, Variant], root: Path, forms: Mapping[str, Mapping[str, Any]], inside: tuple[tuple[str, str], ...],
+) -> Variant:
+    """One variant with its includes written out: their lifts in place, their parameters before its own."""
+    block, where = found[variant], f"kernels/{name}.yaml: {variant}"
+    if (name, variant) in inside:
+        raise ConfigError("the variant includes itself", where=where, hint="move what both need into a variant of its own")
+    parts: list[Variant] = []
+
+    def find(asked: Include) -> tuple[tuple[dict[str, Any], ...], Mapping[str, Any]]:
+        other = asked.kernel or name
+        choose(other, names(root), "kernel", where)
+        blocks = found if other == name else load_yaml(Variants, root / "kernels" / f"{other}.yaml", f"kernels/{other}.yaml").root
+        choose(asked.variant, list(blocks), f"variant of {other}", where)
+        own = forms if other == name else _literals(_tree(root / "kernels" / f"{other}.py", where), where)["FORMS"]
+        options = own[choose(asked.form, list(own), f"form of {other}", where)] if asked.form else {}
+        parts.append(_included(other, asked.variant, blocks, root, own, (*inside, (name, variant))))
+        return parts[-1].lifts, options
+
+    lifts = written_out(block.lifts, find, where)
+    params = {k: v for p in (*parts, block) for k, v in p.params.items()}
+    tiny = {k: v for p in (*parts, block) for k, v in p.tiny.items()}
+    return block.model_copy(update={"lifts": lifts, "params": params, "tiny": tiny})
+
+
+def included(name: str, root: Path) -> tuple[str, ...]:
+    """The other kernels whose variants a kernel's variants include."""
+    path = root / "kernels" / f"{name}.yaml"
+    found = load_yaml(Variants, path, f"kernels/{name}.yaml").root if path.is_file() else {}
+    return tuple(dict.fromkeys(i.kernel for v in found.values() for i in includes(v.lifts, f"kernels/{name}.yaml") if i.kernel and i.kernel != name))
 
 
 def imported(name: str, root: Path) -> tuple[str, ...]:
@@ -143,7 +182,7 @@ def load(name: str, root: Path) -> KernelFile:
 def _stamp(name: str, root: Path) -> tuple[object, ...]:
     files = [root / "kernels" / f"{name}.{end}" for end in ("py", "yaml")]
     own = tuple((f.stat().st_mtime_ns, f.stat().st_size) if f.is_file() else None for f in files)
-    return (*own, *((n, _stamp(n, root)) for n in imported(name, root)))
+    return (*own, *((n, _stamp(n, root)) for n in dict.fromkeys((*imported(name, root), *included(name, root)))))
 
 
 @lru_cache(maxsize=64)

@@ -39,13 +39,19 @@ def shapes(manifest: Mapping[str, Any], kind: str, sizes: Mapping[str, int]) -> 
     return {a["name"]: tuple(evaluate(parse(s), sizes) for s in a["shape"]) for a in manifest[kind]}
 
 
+def becoming(manifest: Mapping[str, Any]) -> dict[int, str]:
+    """Place of an input that is updated in place -> name of the output that it is afterwards."""
+    return {k: a["becomes"] for k, a in enumerate(manifest["inputs"]) if a.get("becomes")}
+
+
 def work_elements(manifest: Mapping[str, Any], sizes: Mapping[str, int], threads: int) -> int:
     """Elements of the workspace buffer."""
     return evaluate(parse(manifest["workspace"]["elements"]), {**sizes, "threads": threads})
 
 
 def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int) -> dict[str, NDArray[Any]]:
-    """Call the kernel on copies of `inputs` (shapes as in the manifest) and return its outputs in the build's dtype."""
+    """Call the kernel on copies of `inputs` (shapes as in the manifest) and return its outputs in the build's dtype, among them
+    the inputs that it updates in place, by the names of what they become."""
     dtype = manifest["dtype"]
     buffers = []
     for a in manifest["inputs"]:
@@ -56,4 +62,6 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     made = {n: (aligned(prod(s), dtype), s) for n, s in shapes(manifest, "outputs", sizes).items()}
     work = aligned(work_elements(manifest, sizes, threads), dtype)
     function(library, manifest)([*buffers, *(b for b, _ in made.values())], work, [sizes[s] for s in manifest["sizes"]], threads)
-    return {n: b.reshape(s) for n, (b, s) in made.items()}
+    given = list(shapes(manifest, "inputs", sizes).values())
+    updated = {new: (buffers[k], given[k]) for k, new in becoming(manifest).items()}
+    return {n: b.reshape(s) for n, (b, s) in {**updated, **made}.items()}

@@ -67,9 +67,9 @@ def edges(parameter: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Values of an axis: what its parameter's name stands for, and both sides of every tile."""
     beside = {n for t in sizes for n in (t - 1, t, t + 1, 2 * t + 1)}
     match parameter:
-        case "B" | "G":
+        case "B" | "G" | "heads":
             return BATCHES
-        case "d":
+        case "d" | "pairs":
             chosen = {*FEATURES, *(n for n in beside if n <= max(FEATURES))}
         case _:
             chosen = {1, 2, *beside}

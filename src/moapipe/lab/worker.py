@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from moapipe.errors import LabError
 from moapipe.lab.buffer import PATTERNS, Guarded, guarded
-from moapipe.lab.library import function, shapes, work_elements
+from moapipe.lab.library import becoming, function, shapes, work_elements
 
 LIMIT_S = 60.0  # a task that takes longer hangs: tasks are small
 SUBNORMAL = {"f32": np.float32(1e-42), "f64": np.float64(1e-320)}
@@ -154,19 +154,20 @@ def _once(call: Any, manifest: Mapping[str, Any], task: Task, threads: int) -> t
     work = guarded(work_elements(manifest, task.sizes, threads), dtype)
     for b, x in zip(buffers, task.inputs, strict=False):
         b.data[:] = x
-    before = [b.data.tobytes() for b in buffers[: len(task.inputs)]]
+    updated = becoming(manifest)
+    before = {k: b.data.tobytes() for k, b in enumerate(buffers[: len(task.inputs)]) if k not in updated}
     call([b.data for b in buffers], work.data, [task.sizes[s] for s in manifest["sizes"]], threads)
     faults = _faults(dict(zip(names, buffers, strict=True)), work, len(task.inputs), before)
     if SUBNORMAL[dtype] * SUBNORMAL[dtype].dtype.type(1) == 0:
         faults.append("the process's floating-point mode was changed: subnormal numbers vanish")
-    made = names[len(task.inputs) :]
-    return {n: b.data.copy() for n, b in zip(made, buffers[len(task.inputs) :], strict=True)}, faults
+    made = updated | {k: names[k] for k in range(len(task.inputs), len(names))}
+    return {n: buffers[k].data.copy() for k, n in made.items()}, faults
 
 
-def _faults(buffers: Mapping[str, Guarded], work: Guarded, inputs: int, before: Sequence[bytes]) -> list[str]:
+def _faults(buffers: Mapping[str, Guarded], work: Guarded, inputs: int, before: Mapping[int, bytes]) -> list[str]:
     out = [f"{name}: {said}" for name, b in {**buffers, "workspace": work}.items() if (said := b.trespassed())]
-    for (name, b), was in zip(buffers.items(), before, strict=False):
-        if b.data.tobytes() != was:
+    for k, (name, b) in enumerate(buffers.items()):
+        if k in before and b.data.tobytes() != before[k]:
             out.append(f"{name}: an input was changed")
     for name, b in list(buffers.items())[inputs:]:
         pattern = PATTERNS[b.dtype]

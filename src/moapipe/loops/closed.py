@@ -17,7 +17,7 @@ from moapipe.loops.footprint import Census, touched
 from moapipe.loops.formula import ONE, ZERO, Formula, given, number, product, symbolic
 from moapipe.loops.formula import extreme as pick
 from moapipe.loops.onf import Kernel, Loop
-from moapipe.loops.site import lives, sites
+from moapipe.loops.site import fullest, lives, sites
 from moapipe.loops.summation import total
 
 WHATS = ("read", "written")
@@ -41,6 +41,7 @@ class ClosedForms:
 @lru_cache(maxsize=64)
 def closed_forms(kernel: Kernel) -> ClosedForms:
     """Accesses of every array and calls of every function as expressions; footprints where they are products of extents."""
+    kernel = fullest(kernel)
     loads: dict[str, Formula] = {}
     stores: dict[str, Formula] = {}
     calls: dict[str, Formula] = {}

@@ -14,7 +14,7 @@ from moapipe.errors import LiftError
 from moapipe.loops.footprint import Census, touched
 from moapipe.loops.onf import Body, If, Kernel, Loop, Stmt, map_statements
 from moapipe.loops.points import Values, profile
-from moapipe.loops.site import Site, sites
+from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import Access, Counts, Region
 
 LISTED = 1 << 17
@@ -27,7 +27,7 @@ def count(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, threa
     `threads` matters for the regions' `busiest` share only. Raises LiftError for conditions over data on whole tiles and for
     indices or bounds that are not linear in the loop variables once the sizes are numbers.
     """
-    at = {s: int(sizes[s]) for s in kernel.sizes}
+    kernel, at = fullest(kernel), {s: int(sizes[s]) for s in kernel.sizes}
     pieces, census = sites(kernel), Census({**at, "threads": threads})
     runs = [census.runs(p.loops, p.conditions) for p in pieces]
     calls: Counter[str] = Counter()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moapipe.algebra.function import FUNCS, MONOIDS
-from moapipe.algebra.index import evaluate
+from moapipe.algebra.index import evaluate, is_index
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, references, text
 from moapipe.errors import LiftError
 from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Kernel, Leaf, Loop, Space
@@ -66,7 +66,7 @@ def run(
     for c in cells.values():
         c.close()
     return Run(
-        {n: np.array(c.data, dtype).reshape(c.shape) for n, c in cells.items() if c.space == "output"},
+        {c.array.becomes or n: np.array(c.data, dtype).reshape(c.shape) for n, c in cells.items() if c.space == "output" or c.array.becomes},
         {n: c.access() for n, c in cells.items()},
         {n: c.touch() for n, c in cells.items()},
         program.calls(counters),
@@ -131,6 +131,12 @@ class _Cell:
         self.read += sum(self.loaded)
         self.written += sum(self.stored)
 
+    def entry(self, *index: int) -> int:
+        """An element as a whole number for an index; no access, for bounds and conditions are not counted."""
+        if not all(0 <= i < n for i, n in zip(index, self.shape, strict=True)):
+            self.outside(*index)
+        return int(self.data[int(np.ravel_multi_index(index, self.shape)) if index else 0])
+
     def outside(self, *index: int) -> None:
         name = f"{self.array.name}[{', '.join(map(str, index))}]"
         raise LiftError(f"{name} is outside {self.array.name}[{', '.join(map(str, self.shape))}]", where=self.kernel,
@@ -179,7 +185,7 @@ class _Program:
         parameters = [f"v_{s}" for s in at]
         self.lines.append(f"def main(n, {', '.join(parameters)}):")
         self.body(kernel.body, 1)
-        self.names |= {f"a_{n}_{part}": getattr(c, part) for n, c in cells.items() for part in ("load", "store", "alloc")}
+        self.names |= {f"a_{n}_{part}": getattr(c, part) for n, c in cells.items() for part in ("load", "store", "alloc", "entry")}
         self.names["T"] = self.cast
         space = dict(self.names)
         exec(compile("\n".join(self.lines), f"<onf {kernel.name}>", "exec"), space)
@@ -244,7 +250,7 @@ class _Program:
 
     def condition(self, e: Scalar) -> str:
         """An If's condition: over indices, or (never written by a lift of ours) over data."""
-        if not references(e):
+        if is_index(e):
             return self.integer(e)
         piece: list[str] = []
         value = self.value(e, piece)
@@ -274,7 +280,7 @@ class _Program:
                 return f"T(v_{name})"
             case Ref(array, index):
                 return f"a_{array}_load({', '.join(map(self.integer, index))})"
-            case Op("select", (c, a, b)) if not references(c):
+            case Op("select", (c, a, b)) if is_index(c):
                 return f"({self.arm(a)} if {self.integer(c)} else {self.arm(b)})"
             case Op(name, args):
                 if references(e):
@@ -299,6 +305,8 @@ class _Program:
                 return f"v_{name}"
             case Op("not", (a,)):
                 return f"(not {self.integer(a)})"
+            case Op("floor", (Ref(array, index),)):
+                return f"a_{array}_entry({', '.join(map(self.integer, index))})"
             case Op("min" | "max" as name, args):
                 return f"{name}({', '.join(map(self.integer, args))})"
             case Op(name, (a, b)):

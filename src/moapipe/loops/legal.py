@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, maximum, minimum, subtract
+from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, is_entry, maximum, minimum, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, variables
 from moapipe.loops.onf import Accumulate, Alloc, Body, Leaf, Loop, leaves, read, statements, written
 
@@ -81,7 +81,7 @@ def is_natural(e: Scalar) -> bool:
         case Op("+" | "*" | "//" | "min", (a, b)):
             return is_natural(a) and is_natural(b)
         case _:
-            return False
+            return is_entry(e)
 
 
 def span(form: Affine, inner: Mapping[str, Loop]) -> tuple[int, int] | None:

@@ -29,6 +29,7 @@ class Array:
     private        one a thread, in memory       register   named vector accumulators
     `outside` is the value of every element past the logical extent, once a lift has established it.
     `stream`: an output that is written once and not read here; a target may store it past the caches (non-temporally).
+    `becomes`: an input that is updated in place, and the output that it then is.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Array:
     space: Space
     outside: float | None = None
     stream: bool = False
+    becomes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,22 @@ def statements(body: Body) -> Iterator[Stmt]:
             yield from statements(s.body)
 
 
+def expressions(body: Body) -> Iterator[Scalar]:
+    """Every bound, condition, guard, target and value."""
+    for s in statements(body):
+        match s:
+            case Loop():
+                yield from (s.lo, s.hi)
+            case If():
+                yield s.condition
+            case Assign() | Accumulate():
+                yield from (s.target, s.value, *s.where)
+            case Alloc():
+                pass
+            case _:
+                assert_never(s)
+
+
 def map_statements(body: Body, f: Callable[[Stmt], Body]) -> Body:
     """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay."""
     out: list[Stmt] = []
@@ -210,10 +228,10 @@ def written(body: Body) -> frozenset[str]:
 
 
 def read(body: Body) -> frozenset[str]:
-    """Arrays that some leaf reads; an accumulation reads its target."""
+    """Arrays that some leaf reads, or a bound around it; an accumulation reads its target."""
     out: set[str] = set()
-    for leaf, _, conditions in leaves(body):
-        for e in (leaf.value, *leaf.where, *conditions):
+    for leaf, loops, conditions in leaves(body):
+        for e in (leaf.value, *leaf.where, *conditions, *(bound for l in loops for bound in (l.lo, l.hi))):
             out |= {r.array for r in references(e)}
         if isinstance(leaf, Accumulate):
             out.add(leaf.target.array)
@@ -235,7 +253,7 @@ def show(k: Kernel) -> str:
     lines = [f"kernel {k.name}({', '.join(k.sizes)})"]
     for a in k.arrays:
         edge = "" if a.outside is None else f" outside {a.outside}"
-        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}{' stream' if a.stream else ''}")
+        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}{' stream' if a.stream else ''}{f' becomes {a.becomes}' if a.becomes else ''}")
     _show_body(k.body, 1, lines)
     return "\n".join(lines) + "\n"
 

@@ -10,11 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from moapipe.algebra.dnf import Dnf, Normal
-from moapipe.algebra.index import maximum, minimum, simplify
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, rewrite, substitute, variables, walk
+from moapipe.algebra.index import is_index, maximum, minimum, simplify
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, rewrite, substitute, variables, walk
 from moapipe.errors import LiftError
-from moapipe.loops.legal import UNIT, first_true
-from moapipe.loops.onf import Accumulate, Array, Assign, Body, Kernel, Leaf, Loop, Stmt
+from moapipe.loops.legal import UNIT, conjuncts, first_true
+from moapipe.loops.onf import (
+    Accumulate,
+    Array,
+    Assign,
+    Body,
+    Kernel,
+    Leaf,
+    Loop,
+    Stmt,
+    leaves,
+    map_expressions,
+    map_references,
+    map_statements,
+)
 
 Range = tuple[str, Scalar, Scalar]
 
@@ -30,11 +43,44 @@ def lower(dnf: Dnf, inline: tuple[str, ...] = ()) -> Kernel:
     shared: dict[str, Normal] = {}
     for n in normals:
         _hoist(n, shared)
-    arrays = [Array(name, shape, "input") for name, shape in dnf.inputs]
-    made = [Array(n.name, tuple(e for _, e in n.axes), "output" if n.name in dnf.outputs else "workspace") for n in shared.values()]
+    became = {old: new for new, old in dnf.updates}
+    arrays = [Array(name, shape, "input", becomes=became.get(name, "")) for name, shape in dnf.inputs]
+    made = [Array(n.name, tuple(e for _, e in n.axes), "output" if n.name in dnf.outputs else "workspace") for n in shared.values()
+            if n.name not in became.values()]
     made.sort(key=lambda a: (a.space != "output", dnf.outputs.index(a.name) if a.space == "output" else 0))
     body = tuple(s for n in shared.values() for s in _nests(n))
+    for new, old in dnf.updates:
+        body = _in_place(body, new, old)
     return Kernel(dnf.name, dnf.sizes, (*arrays, *made), body)
+
+
+# ------------------------------------------------------------------ updates in place
+
+
+def _in_place(body: Body, new: str, old: str) -> Body:
+    """The definition `new` = select(condition, value, old), element by element, as stores into `old` where the condition holds.
+
+    Legal when nothing else reads the old array: whoever reads `new` then finds it in the old one's place.
+    """
+    stores = [leaf for leaf, _, _ in leaves(body) if leaf.name == new]
+    readers = {leaf.name for leaf, _, _ in leaves(body) if leaf.name != new and any(r.array == old for r in references(leaf.value))}
+    match stores:
+        case [Assign(target, Op("select", (condition, value, kept))) as store] if kept == Ref(old, target.index) and is_index(condition) and not readers:
+            where = tuple(c for a in conjuncts(condition) for c in _inequalities(a))
+        case _:
+            why = f"{', '.join(sorted(readers))} reads {old} as it was" if readers else f"{new} is not select(condition on indices, value, {old}) at its own index"
+            raise LiftError(why, where=f"update of {old}", hint=f"let all read {new}")
+    update = replace(store, target=Ref(old, target.index), value=value, where=where)
+    body = map_statements(body, lambda s: (update,) if s is store else (s,))
+    return map_expressions(body, lambda e: map_references(e, lambda r: Ref(old, r.index) if r.array == new else r))
+
+
+def _inequalities(atom: Scalar) -> tuple[Scalar, ...]:
+    match atom:
+        case Op("==", (a, b)):
+            return Op("<=", (a, b)), Op("<=", (b, a))
+        case _:
+            return (atom,)
 
 
 # ------------------------------------------------------------------ inlining

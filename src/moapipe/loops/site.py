@@ -13,9 +13,10 @@ from itertools import count
 from typing import Literal, assert_never
 
 from moapipe.algebra.function import MONOIDS
-from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, text, variables
+from moapipe.algebra.index import is_entry, is_index
+from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, rewrite, text, variables, walk
 from moapipe.errors import LiftError
-from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop, expressions, map_expressions
 
 Place = Literal["tile", "vector", "scalar"]
 
@@ -65,7 +66,7 @@ def _visit(body: Body, at: _Scope, numbers: Iterator[int]) -> Iterator[tuple[Lea
             case Loop():
                 yield from _visit(s.body, replace(at, loops=(*at.loops, s)), numbers)
             case If():
-                if references(s.condition):
+                if not is_index(s.condition):
                     raise LiftError(f"if {text(s.condition)} depends on data, so nobody can count what it guards")
                 yield from _visit(s.body, replace(at, conditions=(*at.conditions, s.condition)), numbers)
             case Alloc():
@@ -87,6 +88,22 @@ def sites(kernel: Kernel) -> tuple[Site, ...]:
     """Every site, in the order of the text. Raises LiftError for a condition over data on a whole tile."""
     spaces = {a.name: a.space for a in kernel.arrays}
     return tuple(p for x, at in _visit(kernel.body, _Scope(), count()) if not isinstance(x, Life) for p in _leaf(x, at, spaces))
+
+
+def fullest(kernel: Kernel) -> Kernel:
+    """The kernel with every whole number that comes with the data (`⌊x`) at the bound that a `min` puts on it: the most that any
+    data can ask for, which is what counts are of. LiftError where nothing bounds it."""
+    if not any(is_entry(x) for e in expressions(kernel.body) for x in walk(e)):
+        return kernel
+    return replace(kernel, body=map_expressions(kernel.body, lambda e: rewrite(e, _fullest)))
+
+
+def _fullest(e: Scalar) -> Scalar:
+    match e:
+        case Op("min", (a, b)) if is_entry(a) or is_entry(b):
+            return b if is_entry(a) else a
+        case _:
+            return e
 
 
 def _leaf(s: Leaf, at: _Scope, spaces: Mapping[str, str]) -> Iterator[Site]:
@@ -127,7 +144,7 @@ def _arms(e: Scalar, path: tuple[Scalar, ...]) -> list[Arm]:
                 pass
             case Ref():
                 loads.append(x)
-            case Op("select", (c, a, b)) if not references(c):
+            case Op("select", (c, a, b)) if is_index(c):
                 inner.extend(_arms(a, (*path, c)))
                 inner.extend(_arms(b, (*path, op("not", c))))
             case Op(name, args):

@@ -100,8 +100,8 @@ class Counts:
 
     @property
     def footprint_written_bytes(self) -> int:
-        """Distinct elements written to outputs and workspace."""
-        return self.element_bytes * sum(t.written for t in self.footprint.values() if t.space in ("output", "workspace"))
+        """Distinct elements written to outputs, to inputs that are updated in place, and to workspace."""
+        return self.element_bytes * sum(t.written for t in self.footprint.values() if t.space in SHARED)
 
     @property
     def private_bytes(self) -> int:

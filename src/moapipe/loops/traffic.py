@@ -17,7 +17,7 @@ from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var
 from moapipe.loops.footprint import Census, Image
 from moapipe.loops.interpret import Event
 from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
-from moapipe.loops.site import Site, sites
+from moapipe.loops.site import Site, fullest, sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Reuse:
     """The reuse of one kernel at given sizes. `threads` work in all, `sharers` of them on each instance of the cache."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, line_bytes: int = 64, *, threads: int = 1, sharers: int = 1) -> None:
+        kernel = fullest(kernel)
         self._census = Census({**{s: int(sizes[s]) for s in kernel.sizes}, "threads": threads})
         self._kernel, self._line = kernel, line_bytes
         self._pack = max(1, line_bytes // element_bytes)

@@ -12,7 +12,7 @@ from moapipe.targets.target import ATOM, LEVELS, Call, Entry, Local, Parameter, 
 
 SCALAR = {
     "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
-    "reciprocal": "(1 / ({0}))", "exp": "exp_real({0})", "exp2": "exp2_real({0})", "log": "LOG({0})", "log2": "LOG2({0})",
+    "reciprocal": "(1 / ({0}))", "exp": "exp_real({0})", "exp2": "exp2_real({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
     "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
 }
 VECTOR = {
@@ -26,11 +26,11 @@ VECTOR = {
 }
 INTEGER = {
     "//": "floor_div({0}, {1})", "%": "floor_mod({0}, {1})", "quotient": "({0} / {1})", "remainder": "({0} % {1})",
-    "min": "min_index({0}, {1})", "max": "max_index({0}, {1})",
+    "min": "min_index({0}, {1})", "max": "max_index({0}, {1})", "floor": "(int64_t)FLOOR({0})",
 }
 SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": "&&", "or": "||", "not": "!"}
-GNU = ("-O3", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-g1")
-"""Flags of both GNU languages. Nothing here reassociates, flushes subnormal numbers or changes the process's floating-point mode;
+GNU = ("-O3", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-ipa-icf", "-g1")
+"""Flags of both GNU languages. Equal procedures are not merged (icf): the assembler gate finds each tile by the lines of its own. Nothing here reassociates, flushes subnormal numbers or changes the process's floating-point mode;
 -g1 changes no instruction, its line numbers let the assembler gate find the tiles."""
 
 
@@ -107,7 +107,7 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
 
 
 def entry(e: Entry) -> tuple[str, ...]:
-    arguments = [f"const real *restrict {n}" for n in e.inputs] + [f"real *restrict {n}" for n in (*e.outputs, "work")]
+    arguments = [f"{'' if n in e.updated else 'const '}real *restrict {n}" for n in e.inputs] + [f"real *restrict {n}" for n in (*e.outputs, "work")]
     arguments += [f"int64_t {n}" for n in (*e.sizes, "threads")]
     lines = [f"const int64_t {n} = {v};" for n, v in e.constants]
     if e.private:

@@ -21,6 +21,9 @@ def check(kernel: Kernel, unit: Unit) -> None:
     for s in statements(kernel.body):
         if isinstance(s, Loop) and s.kind in ("lane", "unroll"):
             _bounds(kernel, s, unit)
+        if isinstance(s, Loop) and s.kind == "parallel" and (references(s.lo) or references(s.hi)):
+            raise TargetError(f"parallel loop {s.var} runs from {text(s.lo)} to {text(s.hi)}, which comes with the data", where=kernel.name,
+                              hint="share out loops whose length the sizes give; shorten those inside")
     for a in kernel.arrays:
         if a.space == "register":
             _extents(kernel, a, unit)

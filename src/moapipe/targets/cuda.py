@@ -20,10 +20,10 @@ BLOCK = 128
 """Threads of a block."""
 SCALAR = {
     "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
-    "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})",
+    "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
     "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
 }
-MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2")
+MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2", "floor")
 INLINE = "static __host__ __device__ inline"
 SUPPORT = f"""{INLINE} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
 {INLINE} int64_t floor_mod(int64_t a, int64_t b) {{ const int64_t r = a % b; return r < 0 ? r + b : r; }}
@@ -87,7 +87,7 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
 
 
 def entry(e: Entry) -> tuple[str, ...]:
-    arguments = [f"const stored *__restrict__ {n}" for n in e.inputs] + [f"stored *__restrict__ {n}" for n in (*e.outputs, "work")]
+    arguments = [f"{'' if n in e.updated else 'const '}stored *__restrict__ {n}" for n in e.inputs] + [f"stored *__restrict__ {n}" for n in (*e.outputs, "work")]
     arguments += [f"int64_t {n}" for n in (*e.sizes, "threads")]
     lines = (*(f"const int64_t {n} = {v};" for n, v in e.constants), *e.lines)
     return (f'extern "C" void {e.symbol}({", ".join(arguments)}) {{', *indent(lines), "}")

@@ -86,7 +86,7 @@ class _Emitter:
 
     def manifest(self, k: Kernel, tiles: tuple[Tile, ...]) -> dict[str, object]:
         def rows(space: str) -> list[dict[str, object]]:
-            return [{"name": a.name, "shape": [text(s) for s in a.shape]} for a in k.arrays if a.space == space]
+            return [{"name": a.name, "shape": [text(s) for s in a.shape], **({"becomes": a.becomes} if a.becomes else {})} for a in k.arrays if a.space == space]
 
         return {
             "symbol": symbol(k), "source": self.target.source, "sizes": list(k.sizes), "inputs": rows("input"), "outputs": rows("output"),
@@ -114,7 +114,8 @@ class _Emitter:
         used = "\n".join(lines)
         kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or re.search(rf"\b{n}\b", used))
         sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
-        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines)
+        updated = frozenset(self.names["a:" + a.name] for a in self.kernel.arrays if a.becomes)
+        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines, updated)
 
     def written(self, e: Scalar) -> str:
         return self.writer.index(simplify(e), ROOT).text

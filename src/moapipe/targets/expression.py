@@ -10,13 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from moapipe.algebra.index import affine, constant, expression, gamma_row, is_affine_in, simplify, subtract
+from moapipe.algebra.index import (
+    INDEX_FUNCTIONS,
+    affine,
+    constant,
+    expression,
+    gamma_row,
+    is_affine_in,
+    is_entry,
+    is_index,
+    simplify,
+    subtract,
+)
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Array, Kernel
 from moapipe.targets.target import ATOM, LEVELS, Target, Text, Unit
 
-INDEX_SIGNS = frozenset(("+", "-", "*", "//", "%", "min", "max", "<", "<=", "==", "and", "or", "not"))
 COMPARISONS = frozenset(("<", "<=", "=="))
 JUNCTIONS = frozenset(("and", "or", "not"))
 ZERO = Num(0)
@@ -41,19 +51,6 @@ class Scope:
         return replace(self, ranges={**self.ranges, var: (lo, hi)})
 
 
-def is_index(e: Scalar) -> bool:
-    """Made of integers and integer functions only."""
-    match e:
-        case Num(v):
-            return isinstance(v, int)
-        case Var():
-            return True
-        case Op(name, args):
-            return name in INDEX_SIGNS and all(is_index(a) for a in args)
-        case _:
-            return False
-
-
 def nonnegative(e: Scalar) -> bool:
     """Every term of the affine form is: sizes and loop variables never fall below zero."""
     return all(v >= 0 and (k == 1 or _grows(k)) for k, v in affine(e).items())
@@ -70,7 +67,7 @@ def _grows(atom: Scalar) -> bool:
         case Op("max", args):
             return any(nonnegative(a) for a in args)
         case _:
-            return False
+            return is_entry(atom)
 
 
 class Writer:
@@ -104,7 +101,9 @@ class Writer:
                 return out
             case Op("not", (a,)):
                 return Text(t.signs["not"] + self._index(a).at(ATOM), LEVELS["not"])
-            case Op(name, (a, b)) if name in INDEX_SIGNS:
+            case Op("floor", (Ref() as r,)):
+                return Text(t.integer["floor"].format(self.load(r, Scope({}, {})).text))
+            case Op(name, (a, b)) if name in INDEX_FUNCTIONS:
                 return self._infix(name, self._index(a), self._index(b))
             case _:
                 raise TargetError(f"{text(e)} is no integer expression", where=self.kernel.name,

@@ -22,7 +22,7 @@ WIDTH = 120
 STRIPS = {"exp2": "call exp2_{0}({1}, {2})", "exp": "call exp_{0}({1}, {2})"}
 SCALAR = {
     "/": "{0} / {1}", "max": "max({0}, {1})", "min": "min({0}, {1})", "abs": "abs({0})", "sqrt": "sqrt({0})", "reciprocal": "(1 / ({0}))",
-    "exp": "exp_real({0})", "exp2": "exp2_real({0})", "log": "log({0})", "log2": "log2_real({0})", "sigmoid": "sigmoid_real({0})",
+    "exp": "exp_real({0})", "exp2": "exp2_real({0})", "log": "log({0})", "log2": "log2_real({0})", "floor": "real(floor({0}, ik), rk)", "sigmoid": "sigmoid_real({0})",
     "select": "merge({1}, {2}, {0})",
 }
 BLOCKS = {
@@ -30,7 +30,7 @@ BLOCKS = {
 }
 INTEGER = {
     "//": "floor_div({0}, {1})", "%": "modulo({0}, {1})", "quotient": "({0} / {1})", "remainder": "mod({0}, {1})",
-    "min": "min({0}, {1})", "max": "max({0}, {1})",
+    "min": "min({0}, {1})", "max": "max({0}, {1})", "floor": "floor({0}, ik)",
 }
 SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": ".and.", "or": ".or.", "not": ".not. "}
 
@@ -104,8 +104,9 @@ def entry(e: Entry) -> tuple[str, ...]:
     names = (*e.inputs, *e.outputs, "work", *e.sizes, "threads")
     own = ("own",) if e.private or any(n == "own_size" for n, _ in e.constants) else ()
     lines = [*_integers((*e.sizes, "threads"), value=True)]
-    lines += [f"real(rk), intent(in) :: {', '.join(f'{n}(0:*)' for n in e.inputs)}"] if e.inputs else []
-    lines += [f"real(rk), intent(inout) :: {', '.join(f'{n}(0:*)' for n in (*e.outputs, 'work'))}"]
+    read_only = [n for n in e.inputs if n not in e.updated]
+    lines += [f"real(rk), intent(in) :: {', '.join(f'{n}(0:*)' for n in read_only)}"] if read_only else []
+    lines += [f"real(rk), intent(inout) :: {', '.join(f'{n}(0:*)' for n in (*(n for n in e.inputs if n in e.updated), *e.outputs, 'work'))}"]
     lines += _integers((*e.indices, *(n for n, _ in e.constants), *own))
     lines += [f"{n} = {v}" for n, v in e.constants] + (["own = at_own"] if e.private else [])
     return (f'subroutine {e.symbol}({", ".join(names)}) bind(c, name="{e.symbol}")', *indent((*lines, *e.lines)), "end subroutine")

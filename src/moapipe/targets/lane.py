@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Literal
 
-from moapipe.algebra.index import affine, extreme, simplify, subtract
+from moapipe.algebra.index import affine, extreme, is_index, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, children, references, rewrite, substitute, variables
 from moapipe.loops.onf import Accumulate, Array, Leaf
-from moapipe.targets.expression import COMPARISONS, JUNCTIONS, Scope, is_index, nonnegative, unit_stride
+from moapipe.targets.expression import COMPARISONS, JUNCTIONS, Scope, nonnegative, unit_stride
 from moapipe.targets.target import Target
 
 Plan = Literal["vector", "split", "scalar"]

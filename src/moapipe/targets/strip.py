@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from moapipe.algebra.index import add, constant, multiply
+from moapipe.algebra.index import add, constant, is_index, multiply
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, rewrite, substitute, variables, walk
 from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Kernel, Leaf, Loop, Stmt, map_statements, statements
-from moapipe.targets.expression import MONOIDS, UNITS, Scope, is_index
+from moapipe.targets.expression import MONOIDS, UNITS, Scope
 from moapipe.targets.lane import assuming, inside
 from moapipe.targets.target import Unit
 

@@ -100,13 +100,13 @@ static inline void stream(real *p, vec v) {
 }
 """name → C text; @WORDS are filled in for the dtype and the vector width."""
 
-MATH = {"FABS": "fabs", "SQRT": "sqrt", "LOG": "log", "LOG2": "log2"}
+MATH = {"FABS": "fabs", "SQRT": "sqrt", "LOG": "log", "LOG2": "log2", "FLOOR": "floor"}
 TYPES = ("real", "vec", "vec_u", "mask")
 KEYWORDS = (
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return",
     "short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof main",
     "int32_t int64_t uint32_t uint64_t uintptr_t memcpy INFINITY NAN omp_get_thread_num",
-    "fabs sqrt log log2 exp exp2 max min abs fabsf sqrtf logf log2f expf exp2f j0 j1 jn y0 y1 yn gamma signgam index row pick",
+    "fabs sqrt log log2 exp exp2 floor max min abs fabsf sqrtf logf log2f expf exp2f floorf j0 j1 jn y0 y1 yn gamma signgam index row pick",
 )
 RESERVED = frozenset((*(w for line in KEYWORDS for w in line.split()), *FUNCTIONS, *MATH, *TYPES))
 

@@ -96,7 +96,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines.
-    `private`: serial statements use private arrays, those of the first thread."""
+    `private`: serial statements use private arrays, those of the first thread. `updated`: inputs that are written in place."""
 
     symbol: str
     inputs: tuple[str, ...]
@@ -106,6 +106,7 @@ class Entry:
     indices: tuple[str, ...]
     private: bool
     lines: tuple[str, ...]
+    updated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Lifts about the edges of axes, tails and masks: mask, pad, hoist_mask, overwrite, skip. In and out: a Kernel.
+"""Lifts about the edges of axes, tails and masks: mask, pad, hoist_mask, overwrite, decide, skip. In and out: a Kernel.
 
 The order that works: skip (before fusing), fill and mask, then pad. `clip` (nest) is the alternative to pad that is
 always legal.
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from moapipe.algebra.index import Affine, affine, combine, constant, expression, extreme, subtract
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, text, variables
-from moapipe.loops.legal import UNIT, Beyond, accesses, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least, negation
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, rewrite, text, variables
+from moapipe.loops.legal import UNIT, Beyond, accesses, always, beyond, conjuncts, first_true, fold_beyond, greatest, hull, least, negation
 from moapipe.loops.lift.scope import (
     Names,
     after_nest,
@@ -26,7 +26,7 @@ from moapipe.loops.lift.scope import (
     refusal,
     target_loops,
 )
-from moapipe.loops.onf import Accumulate, Assign, Body, If, Kernel, Leaf, Loop, Stmt, definitions, leaves, map_statements
+from moapipe.loops.onf import Accumulate, Assign, Body, If, Kernel, Leaf, Loop, Stmt, definitions, leaves, map_leaf, map_statements
 
 _ZERO = Num(0)
 
@@ -213,6 +213,31 @@ def overwrite(k: Kernel, *, definition: str) -> Kernel:
         return tuple(out)
 
     return replace(k, body=go(k.body))
+
+
+def decide(k: Kernel, *, definition: str) -> Kernel:
+    """Take the first value of a choice whose condition always holds in the loops around: where they were shortened to a mask,
+    nothing is left to choose. Legal where it is proved, refused where nothing is."""
+    known(k, "decide", (definition,))
+    done: list[Scalar] = []
+
+    def taken(e: Scalar, loops: Sequence[Loop]) -> Scalar:
+        match e:
+            case Op("select", (c, x, _)) if all(always(a, loops) for a in conjuncts(c)):
+                done.append(c)
+                return x
+            case _:
+                return e
+
+    found = {id(q): ls for q, ls, _ in leaves(k.body) if q.name == definition}
+
+    def go(s: Stmt) -> Body:
+        return (map_leaf(s, lambda e: rewrite(e, lambda x: taken(x, found[id(s)]))),) if isinstance(s, Leaf) and id(s) in found else (s,)
+
+    body = map_statements(k.body, go)
+    if not done:
+        raise refusal("decide", definition, f"no choice in {definition} is proved to be made", "shorten its loops to the mask first: skip")
+    return replace(k, body=body)
 
 
 def skip(k: Kernel, *, axis: Names, mask: str, over: Names = ()) -> Kernel:

@@ -1,11 +1,11 @@
-"""The lift online: fuse loops over a running maximum. In and out: a Kernel."""
+"""Lifts about folds relative to a maximum: online fuses loops over it, rebase lets parts have their own. In and out: a Kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, op, references, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, references, text, variables
 from moapipe.loops.legal import accesses, own_block
 from moapipe.loops.lift.scope import (
     Names,
@@ -13,6 +13,7 @@ from moapipe.loops.lift.scope import (
     known,
     listed,
     nest,
+    only_leaf,
     refusal,
     starts_at_unit,
     target_loops,
@@ -24,11 +25,13 @@ from moapipe.loops.onf import (
     Body,
     If,
     Kernel,
+    Leaf,
     Loop,
     Stmt,
     definitions,
     leaves,
     map_references,
+    map_statements,
     read,
     written,
 )
@@ -222,3 +225,73 @@ def _scaling(loops: Sequence[Loop], fold: str, scale: Ref, rows: Sequence[Loop])
     gone = {l.var for l in around} - {l.var for l in own}
     guards = tuple(w for w in leaf.where if variables(w) & {l.var for l in own} and not variables(w) & gone)
     return nest(own, (Assign(leaf.target, op("*", leaf.target, scale), guards, fold),))
+
+
+def rebase(k: Kernel, *, axis: str, maximum: str, part: str, weights: str, folds: Names, shift: str) -> Kernel:
+    """Let every part of a split fold over `axis` use its own maximum: the weights become exp2(x - g·Z(part)), and a part is
+    scaled by exp2(g·part - g·Z(maximum)), the definition `part`_factor, when it is added to the whole.
+
+    The law of the monoid (m, l, o) again, across parts instead of along a loop: an empty part has the maximum -inf and the factor
+    0. Legal when `maximum` folds `part` over the axis and `shift` is Z(maximum); the parts `folds` are sums linear in the weights,
+    the only readers of those, and each is added by one sum that is its only reader; while the nests are apart.
+    """
+    known(k, "rebase", (maximum, part, weights, shift, *folds))
+    own, scale = f"{part}_{shift}", f"{part}_factor"
+    fresh(k, "rebase", own, scale)
+    z, around = only_leaf(k.body, shift, "rebase")
+    lanes, whole = _parts_of(k, axis, maximum, part)
+    form = _check_parts(k, axis, z, maximum, shift, weights, folds)
+    if whole.index != z.target.index:
+        raise refusal("rebase", f"{shift} {axis}", f"{text(z.target)} is not at the index of {text(whole)}")
+
+    def widen(r: Ref) -> Ref:
+        return Ref(own if r.array == shift else part, (*r.index, Var(axis))) if r.array in (shift, maximum) else r
+
+    factor = Ref(scale, (*z.target.index, Var(axis)))
+    shifts = nest((*around, lanes), (Assign(Ref(own, factor.index), map_references(z.value, widen), z.where, own),))
+    scales = nest((*around, lanes), (Assign(factor, _scale(form, Ref(part, factor.index), z.target, nest(around, (z,))), z.where, scale),))
+
+    def changed(s: Stmt) -> Body:
+        match s:
+            case Assign() if s.name == weights:
+                return (replace(s, value=map_references(s.value, widen)),)
+            case Accumulate(_, _, Ref(array, _) as value) if array in folds:
+                return (replace(s, value=op("*", value, factor)),)
+            case _:
+                return (s,)
+
+    out: list[Stmt] = []
+    last = max(i for i, s in enumerate(k.body) if part in written((s,)))
+    for i, s in enumerate(map_statements(k.body, changed)):
+        out += (s, *(shifts if i == last else ()), *(scales if definitions((s,)) == {shift} else ()))
+    a = k.array(part)
+    return with_arrays(k, tuple(out), add=(replace(a, name=own), replace(a, name=scale)))
+
+
+def _parts_of(k: Kernel, axis: str, maximum: str, part: str) -> tuple[Loop, Ref]:
+    """The loop over the parts and the whole maximum, from the fold maximum max= part[…, axis]."""
+    for leaf, loops, _ in leaves(k.body):
+        match leaf:
+            case Accumulate("max", target, Ref(array, index)) if leaf.name == maximum and array == part and index == (*target.index, Var(axis)):
+                return replace(next(l for l in loops if l.var == axis), kind="serial"), target
+            case _:
+                pass
+    raise refusal("rebase", f"{maximum} {axis}", f"{maximum} is no fold of {part} over {axis}", f"split_fold {maximum} over {axis} first")
+
+
+def _check_parts(k: Kernel, axis: str, z: Leaf, maximum: str, shift: str, weights: str, folds: Names) -> _Homogeneous:
+    leaf, _ = only_leaf(k.body, weights, "rebase")
+    form = _homogeneous(leaf.value, maximum, shift, z.value)
+    if form is None:
+        raise refusal("rebase", f"{weights} {axis}", f"{weights} is not exp2(x - g·Z({maximum}))", "apply the law base2")
+    for q, loops, _ in leaves(k.body):
+        reads = {r.array for r in references(q.value)}
+        if weights in reads and not (q.name in folds and isinstance(q, Accumulate) and q.monoid == "sum" and _linear(q.value, weights)):
+            raise refusal("rebase", f"{q.name} {axis}", f"{q.name} is no sum linear in {weights}: {text(q.value)}", "list it in folds")
+        if used := reads & set(folds):
+            sums = isinstance(q, Accumulate) and q.monoid == "sum" and isinstance(q.value, Ref) and axis in {l.var for l in loops}
+            if not sums or not variables(z.target) <= {l.var for l in loops} | set(k.sizes):
+                raise refusal("rebase", f"{listed(used)} {axis}", f"{q.name} does not add {listed(used)} over {axis}, part by part")
+        if shift in reads and q.name not in (weights, shift):
+            raise refusal("rebase", f"{shift} {axis}", f"{q.name} reads {shift} too")
+    return form

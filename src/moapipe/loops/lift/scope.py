@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from moapipe.algebra.index import simplify
+from moapipe.algebra.index import is_index, simplify
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, references, substitute, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.legal import always
@@ -123,7 +123,7 @@ def tidied(e: Scalar) -> Scalar:
     match e:
         case Ref(array, index):
             return Ref(array, tuple(simplify(i) for i in index))
-        case Op("<" | "<=" | "==" as name, args) if not references(e):
+        case Op("<" | "<=" | "==" as name, args) if is_index(e):
             return Op(name, tuple(simplify(a) for a in args))
         case Op(name, args):
             return Op(name, tuple(tidied(a) for a in args))

@@ -15,10 +15,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
-from moapipe.loops.lift.edge import hoist_mask, mask, overwrite, pad, skip
+from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, split_fold
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
-from moapipe.loops.lift.online import online
+from moapipe.loops.lift.online import online, rebase
 from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
@@ -61,9 +61,9 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
-    online, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, atomic, own,
+    online, rebase, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, atomic, own,
     contract, alias, block, layout, pad_extent, stream, prefetch, stage, fill,
-    mask, pad, hoist_mask, overwrite, skip,
+    mask, pad, hoist_mask, overwrite, decide, skip,
     register_tile, sink_scale,
 )  # fmt: skip
 LIFTS: dict[str, Lift] = {f.__name__: _row(f) for f in _ROWS}

@@ -1,0 +1,122 @@
+"""In: a variant's lifts with includes among them. Out: the same lifts written out, and the included variants' parameters.
+
+A kernel is often made of others: a gated MLP of products, a block of norms, products and attention. An item
+
+    - include: {kernel: matmul, variant: tiled, form: nn, rename: {i: t, A: X, product: U, C: U}, tag: _g, only: [U], without: [fold_into]}
+
+stands for that variant's lifts with its names renamed, all others tagged, lifts without `only` kept to the definitions in `only`
+(as far as a lift can be), and the named lifts left out. `outer` are axes around all of it: they stand in front of every order, and
+what is fused is fused over them first; `copies` says which of them a staged copy has. `form` decides the included script's own `when`; the item's `when` stays
+on every lift. Without `kernel`, another variant of the same kernel is meant; nothing need then be renamed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_type_hints
+
+from pydantic import Field
+
+from moapipe.errors import ConfigError
+from moapipe.lab.document import Strict
+from moapipe.loops.lift import LIFTS
+from moapipe.loops.lift.scope import Names
+
+Lifts = tuple[dict[str, Any], ...]
+
+
+class Include(Strict):
+    """The arguments of an include."""
+
+    kernel: str = ""
+    variant: str
+    form: str = ""
+    rename: dict[str, str] = Field(default={})
+    tag: str = ""
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    outer: tuple[str, ...] = ()
+    copies: dict[str, tuple[str, ...]] = Field(default={})
+
+
+def includes(lifts: Sequence[Mapping[str, Any]], where: str) -> tuple[Include, ...]:
+    """Every include of a variant, in order."""
+    return tuple(_read(item, where) for item in lifts if "include" in item)
+
+
+def _read(item: Mapping[str, Any], where: str) -> Include:
+    try:
+        return Include.model_validate(item["include"])
+    except ValueError as e:
+        raise ConfigError(f"include {item['include']} cannot be read: {e}", where=where, hint=f"its keys are {', '.join(Include.model_fields)}") from e
+
+
+def written_out(lifts: Sequence[Mapping[str, Any]], find: Callable[[Include], tuple[Lifts, Mapping[str, Any]]], where: str) -> Lifts:
+    """The lifts without includes. `find` gives an include's lifts, themselves written out, and the options of its form."""
+    out: list[dict[str, Any]] = []
+    for item in lifts:
+        if "include" not in item:
+            out.append(dict(item))
+            continue
+        asked = _read(item, where)
+        script, options = find(asked)
+        own: set[str] = set()
+        outer = {"when": item["when"]} if "when" in item else {}
+        for lift in script:
+            if asked.form and not _wanted(lift, options, where):
+                continue
+            kept = {k: v for k, v in lift.items() if k != "when" or not asked.form}
+            if outer and "when" in kept:
+                raise ConfigError(f"include of {asked.variant}: a condition inside a condition", where=where, hint="give the include a form")
+            if not set(kept) & set(asked.without):
+                made = {k: _renamed(k, v or {}, asked, own) if k in LIFTS else v for k, v in kept.items()}
+                out += ({"fuse": {"axis": axis, "only": made["fuse"]["only"]}, **outer} for axis in _around(kept, asked) if _apart(made, out, axis))
+                out.append({**made, **outer})
+    return tuple(out)
+
+
+def _around(lift: Mapping[str, Any], asked: Include) -> tuple[str, ...]:
+    """The axes around what a lift fuses: all of them around several definitions, its own around a staged copy."""
+    only = (lift.get("fuse") or {}).get("only", [])
+    names = [only] if isinstance(only, str) else list(only)
+    return asked.outer if len(names) > 1 else asked.copies.get(names[0], ()) if names else ()
+
+
+def _apart(lift: Mapping[str, Any], before: Sequence[Mapping[str, Any]], axis: str) -> bool:
+    """Are the loops over an outer axis around what a lift fuses not fused yet?"""
+    return {"axis": axis, "only": lift["fuse"]["only"]} not in (b.get("fuse") for b in before)
+
+
+def _wanted(lift: Mapping[str, Any], options: Mapping[str, Any], where: str) -> bool:
+    """Does the included form want this lift?"""
+    condition = str(lift.get("when", ""))
+    option = condition.removeprefix("not ")
+    if option and option not in options:
+        raise ConfigError(f"when: {condition}, but the included form has no option {option}", where=where, hint=f"options are {', '.join(options)}")
+    return not option or bool(options[option]) != condition.startswith("not ")
+
+
+def _renamed(lift: str, arguments: Mapping[str, Any], asked: Include, own: set[str]) -> dict[str, Any]:
+    """A lift's arguments with its names renamed or tagged; numbers and words of the language stay. `own` are axes that the script
+    itself made, and gets those that this lift makes: nobody else has them, so lifts on them need no definitions."""
+    hints = get_type_hints(LIFTS[lift].apply)
+    out = {n: _names(v, asked) if hints.get(n) in (str, Names) else v for n, v in arguments.items()}
+    if lift == "stage" and arguments.get("into") in asked.copies:
+        out["index"] = [*asked.copies[arguments["into"]], *out["index"]]
+    if "order" in out and hints["order"] == Names:
+        out["order"] = [*asked.outer, *out["order"]]
+    axes = arguments.get("axis", [])
+    shared = lift == "reorder" or not set([axes] if isinstance(axes, str) else axes) <= own
+    if asked.only and shared and "only" in inspect.signature(LIFTS[lift].apply).parameters and "only" not in out:
+        out["only"] = list(asked.only)
+    own |= {str(arguments[n]) for n in ("outer", "inner", "rest") if n in arguments}
+    return out
+
+
+def _names(v: Any, asked: Include) -> Any:
+    if isinstance(v, list | tuple):
+        return list(dict.fromkeys(_names(x, asked) for x in v))
+    name = str(v)
+    bare = name.removesuffix("?")
+    return asked.rename.get(bare, bare + asked.tag if bare else bare) + name[len(bare):]
