@@ -5,7 +5,8 @@
 #   tests/slurm.sh install              what Debian calls slurm-wlm, with apt-get, as root
 #   tests/slurm.sh start DIR            everything below DIR; one node daemon a node, each with a host name of its own
 #   tests/slurm.sh run DIR CMD…         a command that sees this Slurm
-#   tests/slurm.sh fail DIR NODE        kill a node's daemon and its jobs, as if the node died; `revive DIR NODE` brings it back
+#   tests/slurm.sh fail DIR NODE        kill a node's daemon and its jobs, and tell the controller, which otherwise finds out in minutes
+#   tests/slurm.sh revive DIR NODE      bring the node back
 #   tests/slurm.sh stop DIR
 #
 # Needs root. MINJOBAGE and PORT (a block of ten) may be set.
@@ -49,7 +50,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=0
 JobRequeue=0
 MpiDefault=none
 EnforcePartLimits=ALL
@@ -114,7 +115,13 @@ gone() { # end the process of a pid file, and wait for it
     [ -s "$1" ] || return 0
     pid=$(cat "$1")
     kill "${2:--TERM}" "$pid" 2>/dev/null || return 0
-    for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || return 0; sleep 0.1; done
+    for _ in $(seq 100); do grep -q '^State:.[^Z]' "/proc/$pid/status" 2>/dev/null || return 0; sleep 0.1; done
+}
+
+end() { # a process and all below it
+    local child
+    for child in $(ps -o pid= --ppid "$1"); do end "$child"; done
+    kill -KILL "$1" 2>/dev/null || true
 }
 
 fail() { # the daemon at once, then whatever its steps started: slurmstepd leads them all
@@ -122,9 +129,9 @@ fail() { # the daemon at once, then whatever its steps started: slurmstepd leads
     gone "$DIR/run/slurmd.$node.pid" -KILL
     for pid in $(ps -eo pid=,args= | awk '/slurmstepd: \[/ {print $1}'); do
         [ "$(nsenter --uts="/proc/$pid/ns/uts" hostname 2>/dev/null)" = "$node" ] || continue
-        for child in $(ps -o pid= --ppid "$pid"); do kill -KILL -- "-$(ps -o pgid= "$child" | tr -d ' ')" 2>/dev/null || true; done
-        kill -KILL "$pid" 2>/dev/null || true
+        end "$pid"
     done
+    enter scontrol update nodename="$node" state=down reason="it died"
 }
 
 stop() {
@@ -138,7 +145,10 @@ case $COMMAND in
 install | start | inside | stop) "$COMMAND" ;;
 run) enter "${@:3}" ;;
 fail) fail "$3" ;;
-revive) enter "$0" daemon "$DIR" "$3" ;;
+revive)
+    enter "$0" daemon "$DIR" "$3"
+    enter scontrol update nodename="$3" state=resume
+    ;;
 daemon) daemon "$3" ;;
-*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -1,6 +1,7 @@
 """The line as Snakemake walks it: every experiment plans from a clean state, content alone decides what runs again, nothing is lost."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.conftest import Checkout
 
 from moapipe.lab import experiment, kernel, record
 from moapipe.lab.variable import STATUSES
@@ -42,16 +44,30 @@ def test_planning_loads_no_heavy_room() -> None:
     assert not {"numpy", "sympy", "xarray", "pandas", "torch", "altair", "typer", "snakemake"} & set(found)
 
 
-def test_planning_reads_each_file_once_however_many_builds(monkeypatch, tmp_path) -> None:
+def test_planning_reads_files_once_however_many_builds(monkeypatch) -> None:
     """What makes a plan of 500 builds quick: files and code are digested once, then a build costs a hash."""
     read: list[str] = []
     original = kernel._tree
     monkeypatch.setattr(kernel, "_tree", lambda path, where: read.append(str(path)) or original(path, where))
-    kernel.engine_digest.cache_clear()
     e = experiment.read("models", ROOT)
-    for build in experiment.builds(e):
+    builds = experiment.builds(e)
+    experiment.derive_digest(e, builds[0])
+    first = len(read)
+    for build in builds:
         experiment.derive_digest(e, build)
-    assert len(read) == len(set(read))
+    assert len(read) == first
+
+
+def test_five_hundred_builds_are_planned(clean, tmp_path) -> None:
+    """One kernel with as many variants as that takes, planned from a clean state, for a cluster too."""
+    shutil.copytree(clean.path, tmp_path / "moapipe", symlinks=True)
+    many, variants = Checkout(tmp_path / "moapipe"), 125
+    file = many.path / "kernels/rmsnorm.yaml"
+    block = file.read_text().split("row_stream:")[0].split("row:", 1)[1]
+    file.write_text("".join(f"row{k}:{block}" for k in range(variants)))
+    (many.path / "config/many.yaml").write_text("about: many\nisa: avx2\nkernels: {rmsnorm: {at: [{n: 64, d: 96}]}}\n")
+    jobs = many.planned("config/many.yaml")
+    assert (jobs["derive"], jobs["build"], jobs["validate"], jobs["bench"]) == (4 * variants, 4 * variants, 4 * variants, 2)
 
 
 def test_an_unknown_key_is_one_message(clean, tmp_path) -> None:
@@ -105,6 +121,7 @@ EDITS = {
     "a variant's tile": ("kernels/rmsnorm.yaml", "{L: 4*V}", "{L: 2*V}", {"derive", *BUILD, *MEASURE}),
     "the engine's code": ("src/moapipe/loops/cost.py", "LISTED = 1 << 17", "LISTED = 1 << 16", {"derive", *BUILD, *MEASURE}),
     "a size of the experiment": ("config/tiny.yaml", "n: 64", "n: 65", MEASURE),
+    "a number of threads": ("config/tiny.yaml", "time_box_s", "threads: [1, 2]\ntime_box_s", MEASURE),
     "the time box": ("config/tiny.yaml", "0.3", "0.4", MEASURE),
     "a compiler's flags": ("config/machines/local.yaml", "{command: gcc,", "{command: gcc, flags: [-g1],", BUILD),
 }

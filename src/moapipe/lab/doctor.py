@@ -18,6 +18,7 @@ from typing import Literal, assert_never
 
 from moapipe.errors import MoapipeError
 from moapipe.lab import build as building
+from moapipe.lab import module, slurm
 from moapipe.lab.experiment import MachineFile, machine_file, resolve_isa
 from moapipe.lab.kernel import DTYPES
 from moapipe.machine import topology
@@ -116,6 +117,19 @@ def _isa(place: Place) -> Iterator[Finding]:
         yield Finding("instruction set", f"{text}, but this processor has {here}", "wrong", f"set isa: auto in config/machines/{place.name}.yaml")
 
 
+def _modules(place: Place) -> Iterator[Finding]:
+    """What follows is looked at with the machine's modules loaded."""
+    if not place.machine.modules:
+        return
+    text = " ".join(place.machine.modules)
+    try:
+        os.environ.update(module.loaded(place.machine.modules))
+    except MoapipeError as e:
+        yield Finding("modules", e.message, "wrong", e.hint)
+    else:
+        yield Finding("modules", f"{text}; loaded for what follows")
+
+
 def _compilers(place: Place) -> Iterator[Finding]:
     isa = resolve_isa("auto", place.machine)
     for target in REQUIRED:
@@ -124,7 +138,7 @@ def _compilers(place: Place) -> Iterator[Finding]:
         except MoapipeError as e:
             yield Finding(f"compiler of {target}", e.message, "wrong", e.hint)
             continue
-        complaint = _compiles([compiler.command, *flags(target, isa, DTYPES[0]), *compiler.flags], target)
+        complaint = module.another(compiler) or _compiles([compiler.command, *flags(target, isa, DTYPES[0]), *compiler.flags], target)
         said = building.version(compiler.command)
         if complaint:
             yield Finding(f"compiler of {target}", f"{said}: {complaint}", "wrong",
@@ -207,6 +221,48 @@ def _load(place: Place) -> Iterator[Finding]:
                   "" if load < BUSY else "samples with neighbours are judged invalid; measure when the machine is quiet")
 
 
+def _profiles(place: Place) -> Iterator[Finding]:
+    """A profile is found by its name where the repository's root has a link of that name."""
+    for folder in sorted(p for p in (place.root / "profiles").glob("*") if p.name != "default"):
+        link, back = place.root / folder.name, f"git checkout {folder.name}, or ln -s profiles/{folder.name} {folder.name}"
+        if not link.exists():
+            yield Finding("profile", f"{folder.name} has no link at the repository's root", "notice", f"{back}; then `snakemake --profile {folder.name}` works")
+        elif not link.samefile(folder):
+            yield Finding("profile", f"./{folder.name} hides profiles/{folder.name}: Snakemake looks there and no further", "notice", f"move it away; {back}")
+        else:
+            yield Finding("profile", f"`snakemake --profile {folder.name}`, in {place.root}")
+
+
+def _slurm(place: Place) -> Iterator[Finding]:
+    known = slurm.nodes()
+    if not known:
+        yield Finding("Slurm", "no controller answers; jobs run on this machine")
+        return
+    try:
+        slurm.measurable(known)
+    except MoapipeError as e:
+        yield Finding("Slurm", e.message, "notice", e.hint)
+    else:
+        yield Finding("Slurm", f"{len(known)} node names; this host is one of them")
+
+
+def _cluster(place: Place) -> Iterator[Finding]:
+    """Accounts and the place of results, on the machine of a cluster."""
+    c = place.machine.cluster
+    if c is None:
+        return
+    for use, variable in c.accounts.items():
+        there = os.environ.get(variable)
+        yield Finding(f"account for {use}", f"{variable}={there}" if there else f"{variable} is not set", "fine" if there else "notice",
+                      "" if there else f"export {variable}=…; `{c.balance}` lists yours")
+    scratch, results = os.environ.get(c.scratch.variable), place.root / "results"
+    if scratch and not results.resolve().is_relative_to(Path(scratch).resolve()):
+        yield Finding("results", f"{results} is not below ${c.scratch.variable}", "notice",
+                      f"mkdir -p ${c.scratch.variable}/moapipe-results && ln -s ${c.scratch.variable}/moapipe-results results")
+    if c.scratch.days:
+        yield Finding("results", f"${c.scratch.variable} is emptied after {c.scratch.days} days: copy archives away")
+
+
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
-    _python, _isa, _compilers, _topology, _cpus, _settings, _torch, _programs, _space, _load,
+    _python, _isa, _modules, _compilers, _topology, _cpus, _settings, _torch, _programs, _space, _load, _profiles, _slurm, _cluster,
 )

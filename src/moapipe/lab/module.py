@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from moapipe.errors import LabError
 from moapipe.lab import build as building
-from moapipe.lab.experiment import MachineFile
+from moapipe.lab.experiment import Compiler, MachineFile
 
 MARK = "MOAPIPE_MODULES"    # what is loaded already
 SCRIPT = r"""
@@ -54,9 +54,15 @@ def enter(machine: MachineFile, name: str, targets: Sequence[str]) -> None:
         sys.stdout.flush()
         os.execve(sys.executable, sys.orig_argv, loaded(names))
     for target, row in rows.items():
-        if not row.version:
-            continue
-        said = building.version(building.find(machine, target, name).command)
-        if not re.search(rf"(?<![\d.]){re.escape(row.version)}(?![\d])", said):
-            raise LabError(f"expected {row.command} {row.version}, found {said}", where=f"config/machines/{name}.yaml: compilers.{target}",
+        if row.version:
+            building.find(machine, target, name)
+        if found := another(row):
+            raise LabError(found, where=f"config/machines/{name}.yaml: compilers.{target}",
                            hint=f"modules loaded: {' '.join(names) or 'none'}; the version stands beside the command in the machine's file")
+
+
+def another(row: Compiler) -> str:
+    """What is wrong with a compiler's version, `expected gcc 11.2.0, found …`; empty when it is the one that the machine's file names."""
+    if not row.version or re.search(rf"(?<![\d.]){re.escape(row.version)}(?!\d)", said := building.version(row.command)):
+        return ""
+    return f"expected {row.command} {row.version}, found {said}"
