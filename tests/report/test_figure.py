@@ -40,6 +40,11 @@ def test_the_bounds_hold_the_published_traffic_and_the_middles_its_ratio():
     assert ROWS["v3, pass that walks rows, DRAM read"]["high"] == pytest.approx(0.27e9, rel=0.05)
 
 
+def test_the_cold_reads_of_the_published_block_are_within_a_quarter():
+    block = [r for name, r in ROWS.items() if name.startswith("block, ")]
+    assert len(block) >= 4 and all(r["middle"] == pytest.approx(r["measured"], rel=0.25) for r in block)
+
+
 def made(**changed) -> Figure:
     base = PUBLISHED.figures[0].model_dump()
     return Figure(**(base | changed))

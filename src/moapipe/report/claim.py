@@ -2,8 +2,8 @@
 
 A closed form counts array elements that are moved. From the definitions come the arrays (inputs, outputs, definitions between
 them) and their sizes. Assumed are: which arrays between stay on chip, whether what is off chip is moved once or twice, whether
-arrays that do not grow with the tokens (weights) or that have no feature axis (statistics) are counted, whether the passes are
-one call. An assumption is *consistent* when it treats arrays of one size alike; all of them are tried.
+arrays that grow with neither tokens nor batch (weights), that have no feature axis (statistics) or that only go into an array which
+is updated in place (appended) are counted, whether the passes are one call. An assumption is *consistent* when it treats arrays of one size alike; all of them are tried.
 """
 
 from __future__ import annotations
@@ -16,24 +16,28 @@ from typing import Any, Literal
 
 import sympy as sp
 
+from moapipe.algebra.adjoint import adjoint, denote
 from moapipe.algebra.dnf import Dnf
 from moapipe.algebra.index import parse
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, references, text
 from moapipe.errors import AlgebraError
 from moapipe.lab.derive import denotation
 from moapipe.lab.kernel import names
-from moapipe.report.published import Claim
+from moapipe.report.published import Claim, Pass
 
 TOKENS = ("N",)
 """The letters that tokens are counted by."""
-WEIGHTS, STATISTICS = "weights", "statistics"
+BATCH = "B"
+WEIGHTS, STATISTICS, APPENDED = "weights", "statistics", "appended"
+KINDS = (WEIGHTS, STATISTICS, APPENDED)
+"""What may be left out, by name."""
 Role = Literal["given", "made", "between"]
 
 
 @dataclass(frozen=True)
 class Item:
     """An array of one or more passes. Inputs (`given`) and outputs (`made`) are moved; no assumption keeps them on chip. `kind`:
-    what it may be left out as: a parameter (rank 0), weights, statistics, or data."""
+    what it may be left out as: a parameter (rank 0), one of KINDS, or data."""
 
     name: str
     size: sp.Expr
@@ -69,13 +73,14 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Answer:
-    """What becomes of a claim. `compulsory`: every input and output once, nothing left out. `scheme` is the simplest assumption
+    """What becomes of a claim. `compulsory`: every input and output once, nothing left out; `one_by_one`: of each pass. `scheme` is the simplest assumption
     that gives the claimed form, for all passes; `other` the simplest for some of them only, looked for where there is no
     consistent one."""
 
     claim: Claim
     claimed: sp.Expr
     compulsory: sp.Expr
+    one_by_one: sp.Expr
     items: tuple[Item, ...]
     scheme: Scheme | None
     other: Scheme | None
@@ -98,20 +103,25 @@ def judge(claim: Claim, passes: Sequence[tuple[str, Dnf]]) -> Answer:
     if best is None or not best.consistent:
         parts = (part for k in range(1, len(arrays)) for part in combinations(arrays, k))
         other = min((s for part in parts for s in _schemes(claimed, part) if s.consistent), key=lambda s: s.weight, default=None)
-    return Answer(claim, claimed, _moved(whole, ()), whole, best, other)
+    one_by_one = _moved((x for _, items in arrays for x in items), ())
+    return Answer(claim, claimed, _moved(whole, ()), one_by_one, whole, best, other)
 
 
 # ------------------------------------------------------------------ arrays
 
 
 def _items(dnf: Dnf, letters: Mapping[str, sp.Expr]) -> tuple[Item, ...]:
-    """Every array of a normal form with its number of elements in the papers' letters."""
-    shapes = {**dict(dnf.inputs), **{n.name: tuple(e for _, e in n.axes) for n in dnf.normals}}
+    """Every array of a normal form with its number of elements in the papers' letters; an output in the place of an input is that input."""
+    updated = {output for output, _ in dnf.updates}
+    shapes = {**dict(dnf.inputs), **{n.name: tuple(e for _, e in n.axes) for n in dnf.normals if n.name not in updated}}
     roles: dict[str, Role] = {**{n.name: "between" for n in dnf.normals}, **dict.fromkeys(dnf.outputs, "made")}
+    readers = {name: {n.name for n in dnf.normals if any(r.array == name for r in references(n.value))} for name, _ in dnf.inputs}
+    kept = {place for _, place in dnf.updates}
     out = []
     for name, shape in shapes.items():
         size = sp.expand(sp.prod([_formula(e, letters) for e in shape]))
-        out.append(Item(name, size, roles.get(name, "given"), _kind(size, len(shape))))
+        appended = name not in kept and bool(readers.get(name)) and readers[name] <= updated
+        out.append(Item(name, size, roles.get(name, "given"), APPENDED if appended else _kind(size, len(shape))))
     return tuple(out)
 
 
@@ -119,10 +129,10 @@ def _kind(size: sp.Expr, rank: int) -> str:
     letters = {s.name for s in size.free_symbols}
     if not rank:
         return "parameter"
-    if not letters & set(TOKENS):
+    if not letters & {BATCH, *TOKENS}:
         return WEIGHTS
     grows = sp.Poly(size, *(sp.Symbol(t, positive=True, integer=True) for t in TOKENS)).total_degree()
-    return STATISTICS if grows == 1 and letters <= {"B", *TOKENS} else "data"
+    return STATISTICS if grows <= 1 and letters <= {BATCH, *TOKENS} else "data"
 
 
 def _joined(parts: Iterable[tuple[Item, ...]]) -> tuple[Item, ...]:
@@ -157,7 +167,7 @@ def _schemes(claimed: sp.Expr, arrays: Sequence[tuple[str, tuple[Item, ...]]]) -
     as_one = _joined(items for _, items in arrays)
     one_by_one = tuple(x for _, items in arrays for x in items)
     for joint, items in ((True, as_one), (False, one_by_one))[: 1 + (len(arrays) > 1)]:
-        kinds = [kind for kind in (WEIGHTS, STATISTICS) if any(x.kind == kind for x in items)]
+        kinds = [kind for kind in KINDS if any(x.kind == kind for x in items)]
         for excluded in (c for k in range(len(kinds) + 1) for c in combinations(kinds, k)):
             rest = sp.expand(claimed - _moved(items, excluded))
             for times in (1, 2):
@@ -191,7 +201,16 @@ def documents(claims: Iterable[Claim], root: Path) -> list[dict[str, Any]]:
     """The answer to each claim whose kernels `root` has, from their definitions there, as plain data."""
     here = set(names(root))
     mine = [c for c in claims if here.issuperset(p.kernel for p in c.passes)]
-    return [document(judge(c, [(f"{p.kernel} {p.form}", denotation(p.kernel, p.form, root).dnf) for p in c.passes])) for c in mine]
+    return [document(judge(c, [(f"{p.kernel} {p.form}", normal(p, root)) for p in c.passes])) for c in mine]
+
+
+def normal(p: Pass, root: Path) -> Dnf:
+    """The normal form of a pass; with gradients, that of forward and backward in one, derived here."""
+    found = denotation(p.kernel, p.form, root)
+    if not p.gradients:
+        return found.dnf
+    outputs = found.dnf.outputs
+    return denote(p.kernel, adjoint(found.definitions, of=outputs, wrt=p.gradients, outputs=outputs))[0]
 
 
 def written(e: sp.Expr) -> str:
@@ -207,7 +226,7 @@ def document(a: Answer) -> dict[str, Any]:
     kept = [x for x in items if s and x.kind not in ("parameter", *s.excluded)]
     return {
         "name": a.claim.name, "published": a.claim.text, "claimed": written(a.claimed), "source": a.claim.source, "verdict": a.verdict,
-        "because": _because(a), "passes": [f"{p.kernel} {p.form}" for p in a.claim.passes], "compulsory": written(a.compulsory),
+        "because": _because(a), "passes": [f"{p.kernel} {p.form}{' and its gradients' * bool(p.gradients)}" for p in a.claim.passes], "compulsory": written(a.compulsory),
         "computed": written(_computed(kept, off, s.times)) if s else "",
         "moved": [x.name for x in kept if x.moved], "off_chip": [x.name for x in kept if not x.moved and x.size in off],
         "on_chip": [x.name for x in kept if not x.moved and x.size not in off],
@@ -230,11 +249,13 @@ def _because(a: Answer) -> str:
         picked = ", ".join(f"{k} of the {have} arrays of size {written(size)}" for size, k, have in s.off if k < have)
         why = f"the sum comes out only if {picked} are moved {_times(s.times)} and the others are not"
     else:
-        rest = sp.expand(a.claimed - _moved(a.items, (WEIGHTS, STATISTICS)))
-        why = f"inputs and outputs without weights and statistics are {written(sp.expand(a.claimed - rest))}; {written(rest)} is left"
+        moved = _moved(a.items, KINDS)
+        why = f"inputs and outputs without {', '.join(KINDS)} are {written(moved)}; {written(sp.expand(a.claimed - moved))} is left"
+    if a.one_by_one != a.compulsory:
+        why += f"; each pass by itself, with everything, moves {written(a.one_by_one)}"
     if a.other is not None:
         why += f". It is the form of {' and '.join(a.other.passes)} alone: {_assumption(a.other)}"
-    return why
+    return f"{why}. {a.claim.note}" if a.claim.note else why
 
 
 def _assumption(s: Scheme) -> str:

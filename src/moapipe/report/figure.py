@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from moapipe.lab.derive import derive
+from moapipe.lab.derive import denotation, derive
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import load, names, sizes_at
 from moapipe.loops import lockstep
 from moapipe.loops.atomic import atomics
+from moapipe.loops.cost import count
 from moapipe.loops.lockstep import Launch
-from moapipe.loops.onf import Kernel
+from moapipe.loops.onf import Kernel, definitions, written
+from moapipe.loops.share import lower
 from moapipe.report.published import Figure, Published, Quantity
 from moapipe.targets.isa import element_bytes
 
@@ -49,8 +52,8 @@ def _row(f: Figure, over: Figure | None, root: Path, device: lockstep.Device) ->
         other = _predicted(over, root, device)
         (low, high), middle = sorted((low / other[0], high / other[1])), middle / (sum(other) / 2)
     return {
-        "name": f.name, "build": f"{f.kernel} {f.form} {f.variant}", "at": " ".join(f"{k}={v}" for k, v in f.at.items()),
-        "unit": "" if over is not None else UNITS[f.quantity], "published": f.published, "low": low, "high": high, "middle": middle,
+        "name": f.name, "build": " ".join(filter(None, (f.kernel, f.form, f.variant))), "at": " ".join(f"{k}={v}" for k, v in f.at.items()),
+        "unit": "" if over is not None else UNITS.get(f.quantity, "B"), "published": f.published, "low": low, "high": high, "middle": middle,
         "measured": f.measured, "bounded": f.within is None, "job": f.job, "note": f.note, **_verdict(f, low, high, middle),
     }
 
@@ -74,13 +77,23 @@ def _off(ours: float, measured: float) -> str:
 
 def _predicted(f: Figure, root: Path, device: lockstep.Device) -> Bounds:
     """Our bounds of one figure."""
-    nest, sizes = _nest(f, root)
+    nest, sizes = _nest(f, root), sizes_at(load(f.kernel, root), f.at)
     return QUANTITIES[f.quantity](f, nest, sizes, device)
 
 
-def _nest(f: Figure, root: Path) -> tuple[Kernel, dict[str, int]]:
-    derivation = derive(Build(f.kernel, f.form, f.variant, "c", ISA, f.dtype), root)
-    return derivation.schedule.kernel, sizes_at(load(f.kernel, root), f.at)
+def _nest(f: Figure, root: Path) -> Kernel:
+    """The loop nest of the variant, or where none is named the naive one."""
+    if not f.variant:
+        return lower(denotation(f.kernel, f.form, root).dnf)
+    return derive(Build(f.kernel, f.form, f.variant, "c", ISA, f.dtype), root).schedule.kernel
+
+
+def _cold(f: Figure, nest: Kernel, sizes: Mapping[str, int], device: lockstep.Device) -> Bounds:
+    """What the definitions of one launch read and do not make, each element once: what comes in where caches are cold."""
+    body = tuple(s for s in nest.body if definitions((s,)) & set(f.launch))
+    c = count(replace(nest, body=body), sizes, element_bytes(f.dtype))
+    total = c.element_bytes * sum(t.read for name, t in c.footprint.items() if name not in written(body) and name not in c.parameters)
+    return total, total
 
 
 def _updates(f: Figure, nest: Kernel, sizes: Mapping[str, int], device: lockstep.Device) -> Bounds:
@@ -104,11 +117,12 @@ def _launches(nest: Kernel, sizes: tuple[tuple[str, int], ...], size: int, devic
 
 QUANTITIES: Mapping[Quantity, Callable[[Figure, Kernel, Mapping[str, int], lockstep.Device], Bounds]] = {
     "updates": _updates,
+    "cold": _cold,
     "read": _bytes(lambda x: x.read),
     "written": _bytes(lambda x: x.written),
     "moved": _bytes(lambda x: (x.read[0] + x.written[0], x.read[1] + x.written[1])),
 }
-UNITS: Mapping[Quantity, str] = {"updates": "updates", "read": "B", "written": "B", "moved": "B"}
+UNITS: Mapping[Quantity, str] = {"updates": "updates"}
 
 
 # ------------------------------------------------------------------ for readers

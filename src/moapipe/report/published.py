@@ -11,10 +11,11 @@ FILE = Path(__file__).with_suffix(".yaml")
 
 
 class Pass(Strict):
-    """One call: a kernel and a form of it."""
+    """One call: a kernel and a form of it. `gradients`: with the backward pass in the same call, for these inputs, derived for it."""
 
     kernel: str
     form: str
+    gradients: tuple[str, ...] = ()
 
 
 class Claim(Strict):
@@ -40,21 +41,21 @@ class Device(Strict):
     blocks: int
 
 
-Quantity = Literal["updates", "written", "read", "moved"]
+Quantity = Literal["updates", "written", "read", "moved", "cold"]
 
 
 class Figure(Strict):
     """A published measurement: of which build at which sizes, what was counted (`quantity`: a row of QUANTITIES; `launch`: only that
-    of one definition), what the papers predicted and what was measured. It is held if our prediction is `within` that share of it
+    of one definition, or for `cold` the definitions of one launch, which needs no variant), what the papers predicted and what was measured. It is held if our prediction is `within` that share of it
     (0: equal), or, without, if our bounds contain it. With `over` it is the ratio of this figure to another one, of the same name."""
 
     name: str
     kernel: str
     form: str
-    variant: str
+    variant: str = ""
     at: dict[str, int]
     quantity: Quantity
-    launch: str = ""
+    launch: str | tuple[str, ...] = ""
     over: str = ""
     published: float | None = None
     measured: float
