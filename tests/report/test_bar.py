@@ -1,12 +1,16 @@
 """What we owe: every bar finds its cases, is met or missed by its floor, and is not judged without a measurement."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from moapipe.lab import experiment
 from moapipe.report import bar
 from moapipe.report.metrics import METRICS, frame
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("row", bar.BARS, ids=lambda b: f"{b.metric}-{b.floor:.2f}-{b.text[:12]}")
@@ -15,6 +19,15 @@ def test_every_bar_reads_a_column_that_there_is(row: bar.Bar, dataset) -> None:
     assert row.metric in rows
     assert set(row.where) <= set(rows)
     assert row.floor > 0
+
+
+@pytest.mark.parametrize("row", bar.BARS, ids=lambda b: f"{b.metric}-{b.floor:.2f}-{b.text[:12]}")
+def test_every_bar_has_a_case_in_the_experiment(row: bar.Bar) -> None:
+    """A renamed variant must not silence a promise."""
+    e = experiment.read("config/bars.yaml", ROOT)
+    found = [c for g in experiment.groups(e) for c in experiment.cases(e, g)]
+    at = [{**c.point.at, **{a: getattr(c.build, a) for a in ("kernel", "form", "variant", "target", "dtype")}} for c in found if not c.reason]
+    assert any(all(case.get(axis) in values for axis, values in row.where.items()) for case in at)
 
 
 def test_a_bar_is_met_from_its_floor_on(dataset, monkeypatch) -> None:

@@ -26,9 +26,10 @@ BLOCK = 4096
 
 
 def nest(way: str) -> Kernel:
-    """The copy as a loop nest, to be counted and predicted like any other: blocks of a row of `elements`, shared out to the threads."""
+    """The copy as a loop nest, to be counted and predicted like any other: blocks of a row of `elements`, shared out to the threads,
+    in vectors."""
     at, left = op("+", op("*", "block", BLOCK), "i"), op("-", "elements", op("*", "block", BLOCK))
-    row = Loop("i", Num(0), op("min", BLOCK, left), (Assign(Ref("to", (at,)), Ref("from", (at,)), (), "to"),))
+    row = Loop("i", Num(0), op("min", BLOCK, left), (Assign(Ref("to", (at,)), Ref("from", (at,)), (), "to"),), "lane")
     blocks = Loop("block", Num(0), op("//", op("+", "elements", BLOCK - 1), BLOCK), (row,), "parallel")
     arrays = (Array("from", (Var("elements"),), "input"), Array("to", (Var("elements"),), "output", stream=way == "stream"))
     return Kernel("copy", ("elements",), arrays, (blocks,))

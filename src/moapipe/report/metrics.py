@@ -126,6 +126,15 @@ def prediction_error(ds: xr.Dataset) -> xr.DataArray:
     return abs(predicted_over_measured(ds) - 1)
 
 
+def undrifted_error(ds: xr.Dataset) -> xr.DataArray:
+    """`prediction_error` with the memory as it was while measuring: the predicted time is first changed by the factor that the copy of
+    the same turns and stores took of its own prediction. NaN where there is no such copy. For what memory bounds, the model's
+    share of the error; the rest is what the memory changed between calibration and measurement."""
+    ratio, partner = predicted_over_measured(ds).values, copies(ds)
+    drift = np.where(partner < 0, np.nan, ratio[partner])
+    return xr.DataArray(abs(ratio / drift - 1), dims="case")
+
+
 def flop_rate(ds: xr.Dataset) -> xr.DataArray:
     """Mathematical operations (what the definition needs, not what the loops execute) over the median time."""
     return ds["useful_flops"] / _median(ds)
@@ -241,6 +250,7 @@ METRICS = (
     Metric("median_seconds", "s", "median time of one call", median_seconds),
     Metric("predicted_over_measured", "1", "predicted over measured time", predicted_over_measured),
     Metric("prediction_error", "1", "absolute error of the prediction over the measured time", prediction_error),
+    Metric("undrifted_error", "1", "the same with the memory as copies of the same turns found it", undrifted_error),
     Metric("flop_rate", "s-1", "mathematical operations over time", flop_rate),
     Metric("peak_share", "1", "share of the measured FMA peak", peak_share),
     Metric("speedup", "1", "PyTorch's time over ours, paired", speedup),
@@ -274,11 +284,12 @@ def enrich(ds: xr.Dataset) -> xr.Dataset:
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a variant of a `frame`: `kernel`, `variant`, `target` (`copy` for copies, else empty), the number of `cases` with a
-    prediction and a time, and the `median` and `ninetieth` percentile of their `prediction_error`."""
+    prediction and a time, the `median` and `ninetieth` percentile of their `prediction_error`, and the median `undrifted`."""
     known = rows[np.isfinite(rows["prediction_error"])]
     known = known.assign(target=known["target"].where(known["target"] == COPY, ""))
-    grouped = known.groupby(["kernel", "variant", "target"], sort=True)["prediction_error"]
-    return grouped.agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9)).reset_index()
+    grouped = known.groupby(["kernel", "variant", "target"], sort=True)
+    found = grouped["prediction_error"].agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9))
+    return found.assign(undrifted=grouped["undrifted_error"].median()).reset_index()
 
 
 def explanation(ds: xr.Dataset) -> list[str]:
