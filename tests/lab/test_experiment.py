@@ -3,14 +3,17 @@
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.machine import machines
 
 from moapipe.errors import ConfigError
 from moapipe.lab import experiment
 from moapipe.lab.experiment import Build, Group
+from moapipe.machine.seating import settled
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(p.stem for p in (ROOT / "config").glob("*.yaml"))
@@ -141,3 +144,41 @@ def test_every_experiment_of_the_repository_reads(name):
     for g in experiment.groups(e):
         cases = experiment.cases(e, g)
         assert any(not c.reason for c in cases)
+
+
+# ------------------------------------------------------------------ arrangements
+
+
+def sweep(repository, lines):
+    """The experiment with other run axes beside the sizes."""
+    text = (repository / "config/small.yaml").read_text().replace("threads: [1, 2]\n", lines)
+    (repository / "config/swept.yaml").write_text(text)
+    return experiment.read("swept", repository)
+
+
+def test_cores_are_held_and_threads_raised(repository):
+    e = sweep(repository, "cores: [2]\nthreads_per_core: [0.5, 1, 8]\nwait_policies: [passive, active]\n")
+    found = {(a.threads, a.cores, a.wait_policy) for a in experiment.arrangements(e)}
+    assert found == {(t, 2, w) for t in (1, 2, 16) for w in ("passive", "active")}
+
+
+def test_arrangements_are_settled_on_the_machine_and_not_before(repository):
+    e = sweep(repository, "threads: [all]\nplacements: [per_l3, each_numa]\nmemories: [owner, each_node]\n")
+    group = experiment.groups(e)[0]
+    before = experiment.run_digest(e, group)
+    small, large = (machines.synthetic(m) for m in (machines.MILAN_NPS1, machines.MILAN_NPS4))
+    counts = [len(experiment.arrangements(e, partial(settled, top=top))) for top in (small, large)]
+    assert counts == [(1 + 2) * (1 + 2), (1 + 8) * (1 + 8)]
+    assert experiment.run_digest(e, group) == before
+    threads = {p.threads for p in experiment.points(e, "toy", partial(settled, top=large)) if p.arrangement.placement == "per_l3"}
+    assert threads == {16}
+
+
+@pytest.mark.parametrize(("lines", "message"), [
+    ("placements: [nearby]\n", "nearby"), ("memories: [there]\n", "there"), ("wait_policies: [never]\n", "never"), ("runtimes: [libfoo]\n", "libfoo"),
+    ("cores: [1]\n", "cores and threads_per_core belong together"), ("threads_per_core: [2]\n", "cores and threads_per_core belong together"),
+    ("believed_cpus: [-1]\n", "believed_cpus"), ("threads: [some]\n", "threads"),
+])
+def test_what_is_no_arrangement_is_refused(repository, lines, message):
+    with pytest.raises(ConfigError, match=message):
+        sweep(repository, lines)
