@@ -47,6 +47,11 @@ def _attention(text: str, metric: str, form: str, n: tuple[int, ...], floors: Ma
     return tuple(Bar(text, metric, floor, {**OURS, "form": (form,), "dtype": (dtype,), "n": n}) for dtype, floor in floors.items())
 
 
+def _gradients(kernel: str, variant: str, form: str, floors: Mapping[str, float]) -> tuple[Bar, ...]:
+    ours = {"kernel": (kernel,), "variant": (variant,), "target": ("c",), "form": (form,), "n": (1024, 2048)}
+    return tuple(Bar("against PyTorch", "speedup", floor, {**ours, "dtype": (dtype,)}) for dtype, floor in floors.items())
+
+
 BARS: tuple[Bar, ...] = (
     Bar("never slower than PyTorch (95 % bound)", "speedup_low", 1.0, {**OURS, "form": ("full", "causal"), "n": (512, 1024, 2048, 4096)}),
     *_attention("against PyTorch", "speedup", "full", (1024,), {"f32": 1.2, "f64": 1.4}),
@@ -54,6 +59,10 @@ BARS: tuple[Bar, ...] = (
     *_attention("against PyTorch", "speedup", "full", LONG, {"f32": 1.2, "f64": 1.6}),
     *_attention("against PyTorch", "speedup", "causal", LONG, {"f32": 1.3, "f64": 1.6}),
     *_attention("share of the measured FMA peak", "peak_share", "full", LONG, {"f32": 0.80, "f64": 0.74}),
+    *_gradients("attention_backward", "one_pass", "full", {"f32": 1.4, "f64": 1.9}),
+    *_gradients("attention_backward", "one_pass", "causal", {"f32": 1.6, "f64": 2.2}),
+    *_gradients("attention_forward_backward", "row_block", "full", {"f32": 1.5, "f64": 2.0}),
+    *_gradients("attention_forward_backward", "row_block", "causal", {"f32": 1.5, "f64": 2.0}),
     Bar("Fortran's speed over C's, same loop nest", "against_c", 1 / 1.08, {"kernel": ("attention_forward", "matmul"), "variant": ("online_tiled", "tiled"), "target": ("fortran",)}),
     Bar("share of the measured FMA peak", "peak_share", 0.85, {"kernel": ("matmul",), "variant": ("tiled",), "target": ("c",)}),
     Bar("share of a copy with the same kind of store", "copy_share", 0.80, {"kernel": ("rmsnorm",), "target": ("c",)}),
