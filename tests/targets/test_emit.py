@@ -92,6 +92,15 @@ def test_bounds_that_depend_and_division_of_negative_numbers(unit, tmp_path):
     check(tiles.triangle(), unit, [{"n": n} for n in (0, 1, 2, 7, 12)], tmp_path)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids="-".join)
+def test_guards_that_all_lanes_share(unit, tmp_path):
+    kernel = tiles.chosen(lanes(*unit[1:]))
+    check(kernel, unit, [{"n": n} for n in (0, 1, 2, 4, 6)], tmp_path)
+    if unit[0] == "fortran":
+        text = emit(kernel, *unit).text
+        assert text.index("if (v_i <= 1)") < text.index("do v_l =") < text.index("if (1 < v_i)")
+
+
 @pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
 def test_iterations_dealt_from_both_ends(unit, tmp_path):
     check(tiles.paired(), unit, [{"n": n} for n in (0, 1, 2, 7, 12)], tmp_path, tolerance=4)

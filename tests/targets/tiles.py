@@ -84,6 +84,15 @@ def triangle() -> Kernel:
     return Kernel("triangle", ("n",), (array("x", "input", "n"), array("y", "output", "n", "n")), (zero, body))
 
 
+def chosen(v: int) -> Kernel:
+    """Two statements for V lanes, each with a guard that all lanes share."""
+    first = Assign(ref("y", "i", "l"), op("*", ref("x", "l"), 2.0), (op("<=", "i", 1),), "y")
+    more = Accumulate(SUM, ref("y", "i", "l"), ref("x", "l"), (op("<", 1, "i"), op("<", "i", 4)), "y")
+    zero = loop("l0", v, Assign(ref("y", "i", "l0"), Num(1.0), (), "y"), kind="lane")
+    body = loop("i", "n", zero, loop("l", v, first, more, kind="lane"), kind="parallel")
+    return Kernel("chosen", ("n",), (array("x", "input", v), array("y", "output", "n", v)), (body,))
+
+
 def paired() -> Kernel:
     """Rows of a triangle for two heads, dealt from both ends."""
     terms = loop("j", add("i", 1), Accumulate(SUM, ref("y", "h", "i"), op("*", ref("x", "j"), add("h", 1)), (), "y"))

@@ -2,7 +2,8 @@
 
 For languages whose lanes are plain loops: an exponential becomes a block that a procedure computes (GCC does not vectorise it
 inside a loop); a fold over lanes goes through V partials and a tree, in the order of the vector code, so both give the same
-bits; a `select` with arms that may lie outside their arrays becomes two guarded leaves, where the language evaluates both arms.
+bits; a guard that all lanes share stands around the loop; a `select` with arms that may lie outside their arrays becomes two
+guarded leaves, where the language evaluates both arms.
 """
 
 from __future__ import annotations
@@ -57,12 +58,23 @@ class _Work:
             return (s,)
         extent = constant(s.hi)
         out: list[Stmt] = []
+        if any(s.var not in variables(w) for x in s.body if isinstance(x, Assign | Accumulate) for w in x.where):
+            return tuple(q for x in s.body if isinstance(x, Assign | Accumulate) for q in self.outside(x, s))
         if extent is None or not any(self.special(x, s.var) for x in s.body if isinstance(x, Assign | Accumulate)):
             return (s,)
         for leaf in s.body:
             assert isinstance(leaf, Assign | Accumulate)
             out += self.leaf(leaf, s, extent)
         return tuple(out)
+
+    def outside(self, leaf: Leaf, loop: Loop) -> Body:
+        """The lane loop of one leaf, inside the guards that are the same for all lanes: in the loop, the compiler would make masks
+        of them, and load and store where nothing is to be done."""
+        same = tuple(w for w in leaf.where if loop.var not in variables(w))
+        inner = self.lanes(replace(loop, body=(replace(leaf, where=tuple(w for w in leaf.where if w not in same)),)))
+        for w in reversed(same):
+            inner = (If(w, inner),)
+        return inner
 
     def special(self, leaf: Leaf, lane: str) -> bool:
         return self.is_horizontal(leaf, lane) or any(True for _ in self.exponentials(leaf.value, lane))
