@@ -11,6 +11,7 @@ from moapipe.algebra.adjoint import denote
 from moapipe.algebra.dnf import Dnf, infer_sizes, meaning
 from moapipe.algebra.evaluation import meaning_definitions
 from moapipe.algebra.expr import Definitions
+from moapipe.algebra.index import evaluate
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.scalar import Op, Ref, Var
 from moapipe.errors import AlgebraError
@@ -30,7 +31,7 @@ def normal_form(name: str, form: str) -> Dnf:
 
 def random_inputs(d: Dnf, sizes: dict[str, int], dtype: type = np.float64) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(11)
-    return {name: np.asarray(rng.standard_normal(tuple(sizes[e.name] for e in shape)), dtype) ** 2 + 0.125 for name, shape in d.inputs}
+    return {name: np.asarray(rng.standard_normal(tuple(evaluate(e, sizes) for e in shape)), dtype) ** 2 + 0.125 for name, shape in d.inputs}
 
 
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
