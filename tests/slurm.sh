@@ -143,7 +143,7 @@ stop() {
 
 case $COMMAND in
 install | start | inside | stop) "$COMMAND" ;;
-run) enter "${@:3}" ;;
+run) exec nsenter --mount="/proc/$(cat "$DIR/run/slurmctld.pid")/ns/mnt" --wd="$PWD" "${@:3}" ;;
 fail) fail "$3" ;;
 revive)
     enter "$0" daemon "$DIR" "$3"
