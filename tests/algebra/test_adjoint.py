@@ -228,6 +228,41 @@ def test_what_is_asked_for_must_be_there() -> None:
             denote("case", adjoint(primal, **wrong))
 
 
+def halves() -> tuple[Definition, ...]:
+    """Rotary positions, half-split: element j turns with element j ± a of a row of 2a."""
+    q, c, s = moa.array("Q", "b", "2*a"), moa.array("cos", "b", "2*a"), moa.array("sin", "b", "2*a")
+    turned = Definition("turned", ("q", "j"), moa.omega(lambda r: moa.catenate(-moa.drop(("a",), r), moa.take(("a",), r)), 1, q))
+    return turned, Definition("X", ("q", "j"), q * c + turned.array * s)
+
+
+def neighbours() -> tuple[Definition, ...]:
+    """Rotary positions, interleaved: element 2i turns with element 2i + 1."""
+    q, c, s = moa.array("Q", "b", "2*a"), moa.array("cos", "b", "2*a"), moa.array("sin", "b", "2*a")
+    pairs = Definition("pairs", ("q", "i", "p"), moa.omega(lambda r: moa.reshape(("a", 2), r), 1, q))
+
+    def turn(r: Expr) -> Expr:
+        even, odd = (moa.psi((p,), moa.transpose(r)) for p in (0, 1))
+        return moa.ravel(moa.transpose(moa.catenate(moa.reshape((1, "a"), -odd), moa.reshape((1, "a"), even))))
+
+    turned = Definition("turned", ("q", "j"), moa.omega(turn, 2, pairs.array))
+    return pairs, turned, Definition("X", ("q", "j"), q * c + turned.array * s)
+
+
+@pytest.mark.parametrize("make", [halves, neighbours])
+def test_rotations_turn_back(make: Callable[[], tuple[Definition, ...]]) -> None:
+    """The gradient of a rotation is the rotation by the opposite angle, and no sum is left in it."""
+    inputs = tuple(moa.array(n, "b", "2*a") for n in ("Q", "cos", "sin"))
+    front = Definitions(("a", "b"), inputs, make(), ("X",))
+    back, _ = denote("case", adjoint(front, ("X",), ("Q",)))
+    assert not any(isinstance(y, Fold) for n in back.normals for y in walk(n.value))
+    sizes, rng = {"a": 3, "b": 2}, np.random.default_rng(0)
+    angle = rng.uniform(-1, 1, (2, 3))
+    both = (lambda t: np.concatenate([t, t], 1)) if make is halves else (lambda t: np.repeat(t, 2, 1))
+    given = {"cos": both(np.cos(angle)), "sin": both(np.sin(angle)), "Q": rng.standard_normal((2, 6))}
+    turned = meaning(denote("case", front)[0], given, sizes)["X"]
+    np.testing.assert_allclose(meaning(back, {**given, "dX": turned}, sizes)["dQ"], given["Q"], rtol=1e-12)
+
+
 def test_a_cotangent_needs_its_name() -> None:
     primal = Definitions(SIZES, INPUTS, (Definition("dA", ("i", "j"), A * W), Definition("X", ("i", "j"), moa.array("dA", "a", "b") * A)), ("X",))
     with pytest.raises(AlgebraError, match="dA is an array, and the cotangent of A too"):

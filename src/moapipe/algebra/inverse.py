@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from moapipe.algebra.condition import Bounds, compared, cut, decided, indexed, larger, negated, simplified, smaller, within
 from moapipe.algebra.cotangent import Range
-from moapipe.algebra.index import Affine, Atom, affine, combine, expression, extreme, maximum, minimum, multiply, simplify, subtract
+from moapipe.algebra.index import Affine, Atom, affine, combine, expression, multiply, simplify, subtract
 from moapipe.algebra.scalar import Fold, Num, Op, Scalar, Var, op, scalar, substitute, variables
-from moapipe.algebra.shape import nonnegative
+from moapipe.algebra.term import private
 
 AFFINE, STRIDE, RADIX, TURN, BOUNDS = "affine inverse", "stride inverse", "radix inverse", "turn inverse", "bounds"
 LAWS = {
     AFFINE: "Σ_{l ≤ i < h} [±i + b = j] t(i) = [l ≤ i < h] t(i) at i = ±(j − b)",
     STRIDE: "Σ_{l ≤ i < h} [c·i + b = j] t(i) = [(j − b) mod c = 0] [l ≤ i < h] t(i) at i = (j − b) // c, c > 1",
-    RADIX: "[m // n = p and m mod n = q] = [m = p·n + q], 0 ≤ q < n;  [i·n + k = m] = [i = m // n] [k = m mod n], 0 ≤ k < n",
+    RADIX: "[m // n = p] = Σ_{0 ≤ r < n} [m = p·n + r];  [m // n = p and m mod n = q] = [m = p·n + q], 0 ≤ q < n;  [i·n + k = m] = [i = m // n] [k = m mod n], 0 ≤ k < n",
     TURN: "Σ_{0 ≤ i < n} [(b ± i) mod n = j] t(i) = t(i) at i = ±(j − b) mod n, 0 ≤ j < n",
-    BOUNDS: "Σ_{l ≤ i < h} [a ≤ i < b] t(i) = Σ_{max(l, a) ≤ i < min(h, b)} t(i);  a condition that holds at every index is left out",
+    BOUNDS: "Σ_{l ≤ i < h} [a ≤ i < b] t(i) = Σ_{max(l, a) ≤ i < min(h, b)} t(i);  a condition that holds at every index is left out; "
+            "a sum over one value is that value",
 }
 
 
@@ -35,7 +37,7 @@ class Scatter:
     conditions: tuple[Scalar, ...]
     value: Scalar
 
-    def bounds(self) -> dict[str, tuple[Scalar, Scalar]]:
+    def bounds(self) -> Bounds:
         return {v: (lo, hi) for v, lo, hi in (*self.axes, *self.ranges)}
 
     def scalar(self) -> Scalar:
@@ -52,15 +54,10 @@ class Scatter:
         return out
 
 
-def simplified(c: Scalar) -> Scalar:
-    """A comparison with both sides in normal form."""
-    return Op(c.name, tuple(map(simplify, c.args))) if isinstance(c, Op) else c
-
-
 def gather(s: Scatter) -> tuple[Scatter, tuple[tuple[str, Scatter], ...]]:
     """The scatter with every variable solved that a law solves; and the laws in the order of their use, each with what it made."""
     states: list[tuple[str, Scatter]] = []
-    while step := _radix(s) or _digits(s) or _turn(s) or _affine(s) or _stride(s):
+    while step := _radix(s) or _digits(s) or _turn(s) or _affine(s) or _stride(s) or _quotient(s):
         s, law = step
         if states and states[-1][0] == law:
             states.pop()
@@ -112,11 +109,11 @@ def _solved(s: Scatter, by: Mapping[str, Scalar]) -> Scatter:
     def new(e: Scalar) -> Scalar:
         return simplify(substitute(e, put))
 
-    limits = [c for v, lo, hi in s.ranges if v in by for c in (Op("<=", (new(lo), new(Var(v)))), Op("<", (new(Var(v)), new(hi))))]
+    limits = [c for v, lo, hi in s.ranges if v in by for c in (compared("<=", new(lo), new(Var(v))), compared("<", new(Var(v)), new(hi)))]
     ranges = tuple((v, new(lo), new(hi)) for v, lo, hi in s.ranges if v not in by)
     equal = tuple((new(a), new(b)) for a, b in s.equal)
     conditions = (*(simplified(substitute(c, put)) for c in s.conditions), *limits)
-    return Scatter(s.axes, _ordered(ranges), equal, conditions, substitute(s.value, put))
+    return Scatter(s.axes, _ordered(ranges), equal, conditions, indexed(substitute(s.value, put)))
 
 
 def _ordered(ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -143,6 +140,20 @@ def _digits(s: Scatter) -> tuple[Scatter, str] | None:
                     if j != k and low:
                         rest = tuple(x for i, x in enumerate(s.equal) if i not in (j, k))
                         return replace(s, equal=(*rest, (m, simplify(op("+", op("*", p, n), q))))), RADIX
+            case _:
+                pass
+    return None
+
+
+def _quotient(s: Scatter) -> tuple[Scatter, str] | None:
+    """m // n = p alone: m = p·n + r, summed over the remainder r."""
+    names = {v for v, _, _ in s.ranges}
+    for k, (left, p) in enumerate(s.equal):
+        match left:
+            case Op("//", (m, n)) if variables(m) & names:
+                r = private("r")
+                equal = (*_without(s, k), (m, simplify(op("+", op("*", p, n), r))))
+                return replace(s, ranges=(*s.ranges, (r, Num(0), n)), equal=equal), RADIX
             case _:
                 pass
     return None
@@ -229,69 +240,26 @@ def _turn(s: Scatter) -> tuple[Scatter, str] | None:
 
 
 def _bounded(s: Scatter) -> Scatter:
-    """Conditions decided by the bounds of the axes leave; those that bound one summed variable become its range."""
+    """Conditions decided by the bounds of the axes leave; those that bound one summed variable become its range; a range of one
+    value is that value."""
+    s = replace(s, conditions=tuple(within(c, s.bounds()) for c in s.conditions), value=within(s.value, s.bounds()))
     kept: list[Scalar] = []
     ranges = {v: (lo, hi) for v, lo, hi in s.ranges}
     for c in s.conditions:
         if decided(c, s.bounds()):
             continue
-        cut = next((x for v in reversed(ranges) if (x := _cut(c, v))), None)
-        if cut is None:
+        if decided(negated(c), s.bounds()):
+            return replace(s, ranges=(), equal=(), conditions=(), value=Num(0))
+        limit = next((x for v in reversed(ranges) if (x := cut(c, v))), None)
+        if limit is None:
             kept.append(c)
             continue
-        v, low, high = cut
+        v, low, high = limit
         lo, hi = ranges[v]
-        ranges[v] = (lo if low is None else _larger(lo, low, s), hi if high is None else _smaller(hi, high, s))
-    return replace(s, ranges=_ordered(tuple((v, *ranges[v]) for v in ranges)), conditions=tuple(kept))
-
-
-def _cut(c: Scalar, v: str) -> tuple[str, Scalar | None, Scalar | None] | None:
-    """(v, lo, hi) when a comparison bounds the variable from one side: lo ≤ v or v < hi."""
-    if not isinstance(c, Op) or c.name not in ("<", "<="):
-        return None
-    form = affine(subtract(c.args[1], c.args[0]))                      # ≥ 0, or > 0 for <
-    own = form.pop(Var(v), 0)
-    if abs(own) != 1 or any(v in variables(scalar(a)) for a in form):
-        return None
-    rest, strict = expression(form), c.name == "<"
-    if own == 1:
-        return v, simplify(op("-", 1 if strict else 0, rest)), None
-    return v, None, simplify(op("+", rest, 0 if strict else 1))
-
-
-def _larger(a: Scalar, b: Scalar, s: Scatter) -> Scalar:
-    bounds = s.bounds()
-    return a if decided(Op("<=", (b, a)), bounds) else b if decided(Op("<=", (a, b)), bounds) else maximum(a, b)
-
-
-def _smaller(a: Scalar, b: Scalar, s: Scatter) -> Scalar:
-    bounds = s.bounds()
-    return a if decided(Op("<=", (a, b)), bounds) else b if decided(Op("<=", (b, a)), bounds) else minimum(a, b)
-
-
-def decided(c: Scalar, bounds: Mapping[str, tuple[Scalar, Scalar]]) -> bool:
-    """The comparison holds at every index within the bounds, for all sizes at which there is one."""
-    if not isinstance(c, Op) or c.name not in ("<", "<="):
-        return False
-    least = subtract(c.args[1], c.args[0])
-    for _ in bounds:
-        if not variables(least) & set(bounds):
-            break
-        least = extreme(least, bounds, False)
-    slack = subtract(least, 1) if c.name == "<" else least
-    return nonnegative(slack, "").holds() or _within_turn(c, bounds)
-
-
-def _within_turn(c: Op, bounds: Mapping[str, tuple[Scalar, Scalar]]) -> bool:
-    """0 ≤ x mod n < n, and 0 ≤ x // n < h for 0 ≤ x < h·n."""
-    match c.args:
-        case (Num(0), Op("%", _)):
-            return True
-        case (Op("%", (_, n)), m) if c.name == "<":
-            return simplify(n) == simplify(m)
-        case (Num(0), Op("//", (x, _))):
-            return decided(Op("<=", (Num(0), x)), bounds)
-        case (Op("//", (x, n)), h) if c.name == "<":
-            return decided(Op("<", (x, multiply(h, n))), bounds)
-        case _:
-            return False
+        ranges[v] = (lo if low is None else larger(lo, low, s.bounds()), hi if high is None else smaller(hi, high, s.bounds()))
+    new = replace(s, ranges=_ordered(tuple((v, *ranges[v]) for v in ranges)), conditions=tuple(kept))
+    single = next((r for r in new.ranges if subtract(r[2], r[1]) == Num(1)), None)
+    if single is None:
+        return new
+    v, lo, _ = single
+    return _bounded(_solved(new, {v: lo}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
+from moapipe.algebra.condition import simplified
 from moapipe.algebra.dnf import Normal
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, rewrite, substitute, variables
 from moapipe.algebra.term import Overflow, Term, Terms, collect, expand, private, replaced
@@ -171,7 +172,7 @@ def _outside(e: Scalar, guard: Scalar, normals: Mapping[str, Normal], depth: int
     """`e` where the condition is false. exp(−∞ − m) is 0: m is a number, for a maximum of −∞ is replaced before it is subtracted."""
     match e:
         case Op("select", (c, a, b)):
-            truth = False if c == guard else True if Op("not", (c,)) == guard else None
+            truth = False if simplified(c) == simplified(guard) else True if Op("not", (c,)) == guard else None
             if truth is not None:
                 return _outside(a if truth else b, guard, normals, depth)
             a, b = _outside(a, guard, normals, depth), _outside(b, guard, normals, depth)

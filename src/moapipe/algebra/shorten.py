@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from moapipe.algebra.condition import indexed
 from moapipe.algebra.dnf import Normal
 from moapipe.algebra.reuse import Pattern, absorbed, pattern, reads, reuse, unfold
 from moapipe.algebra.scalar import Fold, Op, Ref, Scalar, Var, children, memoised, variables
@@ -107,11 +108,14 @@ class Shortener:
         base = [*(m for m in self.normals if m.name != n.name), *extra]
         patterns = known(m for m in base if m.name not in {r.name for r in readers})
         by = {m.name: m for m in base}
-        new = {m.name: replace(m, value=self.rewritten(m, unfold(expand(m.value), inside), patterns, by)) for m in readers}
+        new = {m.name: replace(m, value=self.rewritten(m, self._indexed(unfold(expand(m.value), inside)), patterns, by)) for m in readers}
         if any(n.name in reads(m.value) for m in new.values()):
             return None
         self.free |= {m.name for m in extra}
         return needed(ordered([new.get(m.name, m) for m in (*extra, *base[: len(base) - len(extra)])]), self.outputs)
+
+    def _indexed(self, terms: Terms) -> Terms:
+        return tuple(replace(t, factors=tuple((indexed(x), p) for x, p in t.factors)) for t in terms)
 
     def rewritten(self, m: Normal, terms: Terms, patterns: Sequence[Pattern], by: Mapping[str, Normal]) -> Scalar:
         """A definition from its terms, with definitions and conditions used again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from moapipe.algebra.condition import conditions
 from moapipe.algebra.cotangent import Arrival, Range, arrivals
 from moapipe.algebra.dnf import Dnf, Normal
 from moapipe.algebra.expr import Leaf
@@ -144,7 +145,8 @@ class Tape:
         by: dict[str, Scalar] = {v: Var(private(v)) for v, _, _ in ranges}
         own: tuple[Range, ...] = tuple((by[v].name, substitute(lo, by), substitute(hi, by)) for v, lo, hi in ranges)  # type: ignore[union-attr]
         equal = tuple((substitute(i, by), Var(v)) for i, (v, _) in zip(a.target.index, axes, strict=True))
-        return Scatter(tuple((v, Num(0), e) for v, e in axes), own, equal, (), substitute(a.value, by))
+        held, value = conditions(substitute(a.value, by))
+        return Scatter(tuple((v, Num(0), e) for v, e in axes), own, equal, held, value)
 
     @property
     def normals(self) -> Mapping[str, Normal]:

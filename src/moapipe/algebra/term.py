@@ -119,7 +119,14 @@ def replaced(t: Term, by: Mapping[str, Scalar]) -> Term:
 
 
 def _inverse(e: Scalar) -> Terms:
-    """1/e: of a product factor by factor, of anything else as one factor."""
+    """1/e: of a product factor by factor, of a sum as one factor."""
+    match e:
+        case Op("*", (a, b)):
+            return _few(tuple(x.times(y) for x in _inverse(a) for y in _apart(_inverse(b))))
+        case Op("neg", (a,)):
+            return _scaled(_inverse(a), -1)
+        case _:
+            pass
     terms = _expand(e)
     match terms:
         case (Term(c, (), (), factors),):
@@ -181,9 +188,11 @@ def _key(t: Term, order: Sequence[int]) -> str:
 
 
 def collect(terms: Iterable[Term]) -> Terms:
-    """Like terms added; a pair [c]·x + [not c]·x becomes x, and x − [c]·x becomes [not c]·x."""
+    """Like terms added, [c]·[not c]·x left out; a pair [c]·x + [not c]·x becomes x, and x − [c]·x becomes [not c]·x."""
     found: dict[str, Term] = {}
     for t in terms:
+        if any(opposite(g) in t.guards for g in t.guards):
+            continue
         k = key(t)
         found[k] = replace(t, coefficient=found[k].coefficient + t.coefficient) if k in found else t
     out = [t for t in found.values() if t.coefficient]
