@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from moapipe.algebra.scalar import Scalar, Var, op
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Accumulate, Kernel, Loop
-from moapipe.loops.site import Site, sites
+from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import SHARED
 
 WARP = 32
@@ -33,6 +33,7 @@ class Atomic:
 
 def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tuple[Atomic, ...]:
     """Every accumulation that is atomic, or that iterations of one parallel region share, in the order of the text."""
+    kernel = fullest(kernel)
     census = Census(sizes)
     shared = {a.name for a in kernel.arrays if a.space in SHARED}
     return tuple(_counted(p, census, warp) for p in sites(kernel)

@@ -15,7 +15,7 @@ from moapipe.algebra.index import add, affine, evaluate, multiply
 from moapipe.algebra.scalar import Num, Ref, Scalar, Var, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Kernel
-from moapipe.loops.site import Site, sites
+from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import SHARED
 
 PAGE_BYTES = 4096
@@ -43,6 +43,7 @@ class Walk:
 
 def walks(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, page_bytes: int = PAGE_BYTES, entries: int = ENTRIES) -> tuple[Walk, ...]:
     """Every walk under pressure, worst first. Private and register arrays are a thread's own few pages and are left out."""
+    kernel = fullest(kernel)
     census, pack = Census(sizes), page_bytes // element_bytes
     shapes = {a.name: tuple(Num(evaluate(s, census.sizes)) for s in a.shape) for a in kernel.arrays if a.space in SHARED}
     found = {w for p in sites(kernel) for r in dict.fromkeys((*p.loads, *p.stores)) if r.index and r.array in shapes

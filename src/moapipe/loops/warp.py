@@ -15,7 +15,7 @@ from moapipe.algebra.index import add, evaluate, multiply
 from moapipe.algebra.scalar import Num, Ref, Scalar, Var, op, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Accumulate, Kernel, Loop, Stmt, statements
-from moapipe.loops.site import Site, sites
+from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import MEMORY
 
 Lanes = Literal["none", "folds", "inner"]
@@ -35,6 +35,7 @@ class Requests:
 def requests(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, lanes: Lanes, *, sector_bytes: int = SECTOR_BYTES, warp: int = WARP) -> dict[str, Requests]:
     """Every array in memory, whatever its space; atomic updates are neither loads nor stores. Equal references of one loop body are
     one load if the body does not store to the array. The bounds of all bindings are "inner" and "none". Arrays begin at sectors."""
+    kernel = fullest(kernel)
     census, pack = Census(sizes), sector_bytes // element_bytes
     shapes = {a.name: tuple(Num(evaluate(n, census.sizes)) for n in a.shape) for a in kernel.arrays if a.space in MEMORY and a.shape}
     out = {what: dict.fromkeys(shapes, 0) for what in ("loads", "stores")}
