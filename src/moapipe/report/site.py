@@ -21,8 +21,9 @@ from markupsafe import Markup
 from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
+from moapipe.lab.variable import BESIDE
 from moapipe.report import case, chapter, charts, claim, figure, mark, published, table
-from moapipe.report.metrics import BASELINE, kind
+from moapipe.report.metrics import kind
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILTERS = ("kernel", "form", "variant", "target", "dtype", "status")
@@ -39,7 +40,7 @@ FILES = (
 def write_pages(folder: Path, ds: xr.Dataset) -> None:
     """Write the page of every build, then index.html, into an archive's folder that already holds its data."""
     known = case.cases(ds, folder)
-    for build in sorted({Build(*(c[a] for a in BUILD_AXES)) for c in known if c["target"] != BASELINE}):
+    for build in sorted({Build(*(c[a] for a in BUILD_AXES)) for c in known if c["target"] not in BESIDE}):
         _write_chapter(folder, chapter.read(folder, build))
     document = _template("index.html").render(
         page=json_block({"cases": known, "filters": FILTERS, "fair": table.FAIR, "colours": mark.colours(ds)}),
