@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from moapipe.errors import LabError
 from moapipe.lab.buffer import DTYPES, aligned
-from moapipe.lab.library import function, shapes, work_elements
+from moapipe.lab.library import becoming, function, shapes, work_elements
 
 SHIM = Path(__file__).parent / "native" / "shim.hpp"
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-include", str(SHIM))
@@ -87,4 +87,6 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     rows = told.tolist()
     outside, barriers, divergent, launches = rows[-1]
     traffic = {n: Traffic(*row) for n, row in zip((*buffers, WORK), rows, strict=False)}
-    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()}, traffic, outside, barriers, divergent, launches)
+    given = list(shapes(manifest, "inputs", sizes).items())
+    updated = {new: buffers[given[k][0]].reshape(given[k][1]) for k, new in becoming(manifest).items()}
+    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic, outside, barriers, divergent, launches)
