@@ -81,9 +81,20 @@ def steps(name, variant, form):
 
 
 VARIANTS = [(name, variant, form) for name in names(ROOT) for form in scan(name, ROOT).forms for variant in scan(name, ROOT).variants_of(form)]
+LONG = 90
 
 
-@pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)
+def tier(name, variant, form):
+    """A script of so many lifts is held in one form; its other forms, which differ by a mask, are for the slow tier."""
+    file = scan(name, ROOT)
+    first = next(f for f in file.forms if variant in file.variants_of(f))
+    return pytest.mark.slow if len(file.variants[variant].lifts) > LONG and form != first else ()
+
+
+TIERED = [pytest.param(*v, marks=tier(*v)) for v in VARIANTS]
+
+
+@pytest.mark.parametrize(("name", "variant", "form"), TIERED)
 def test_every_state_of_every_variant(name, variant, form):
     states = steps(name, variant, form)
     distinct = tuple(dict.fromkeys(states)) if not form.endswith(("_lse", "_bottom_right")) else ()  # these are like others: their last will do

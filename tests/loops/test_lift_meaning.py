@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.loops.test_cost_kernels import tier
 
 from moapipe.algebra.adjoint import denote
 from moapipe.algebra.dnf import meaning
@@ -66,6 +67,7 @@ def awkward(name):
 
 
 VARIANTS = [(name, form, variant) for name in names(ROOT) for form in load(name, ROOT).forms for variant in load(name, ROOT).variants_of(form)]
+TIERED = [pytest.param(n, f, v, marks=tier(n, v, f)) for n, f, v in VARIANTS]
 
 
 @cache
@@ -97,7 +99,7 @@ def assert_means(dnf, form, title, kernel, sizes, *, parallel="ascending", x=Non
     return got
 
 
-@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+@pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_every_lift_keeps_the_meaning(name, form, variant):
     dnf, states = derived(name, form, variant)
     last = None
@@ -107,7 +109,7 @@ def test_every_lift_keeps_the_meaning(name, form, variant):
         last = kernel.body
 
 
-@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+@pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_the_result_keeps_the_meaning_at_awkward_sizes(name, form, variant):
     dnf, states = derived(name, form, variant)
     for sizes in awkward(name):
@@ -117,7 +119,7 @@ def test_the_result_keeps_the_meaning_at_awkward_sizes(name, form, variant):
         assert_means(dnf, form, *states[-1], sizes, parallel="descending")
 
 
-@pytest.mark.parametrize(("name", "form", "variant"), VARIANTS)
+@pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_every_variant_is_parallel_and_all_but_naive_use_lanes(name, form, variant):
     kinds = {s.kind for s in statements(derived(name, form, variant)[1][-1][1].body) if isinstance(s, Loop)}
     assert "parallel" in kinds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.loops.test_closed import assert_equal
-from tests.loops.test_cost_kernels import VARIANTS, inputs_of, sizes_near, steps
+from tests.loops.test_cost_kernels import TIERED, inputs_of, sizes_near, steps
 from tests.loops.test_traffic import FACTOR, total
 
 from moapipe.loops.closed import closed_forms
@@ -19,7 +19,7 @@ POINTS = [(9, 8), (13, 64), (16, 64)]
 """(size, bytes of a line): lines of one element, lines that no row is a multiple of, and some that are."""
 
 
-@pytest.mark.parametrize(("name", "variant", "form"), VARIANTS)
+@pytest.mark.parametrize(("name", "variant", "form"), TIERED)
 def test_closed_forms_equal_the_count(name, variant, form):
     k = steps(name, variant, form)[-1]
     forms = closed_forms(k)
@@ -33,7 +33,7 @@ def test_closed_forms_equal_the_count(name, variant, form):
 
 
 @pytest.mark.parametrize(("n", "line"), POINTS)
-@pytest.mark.parametrize(("name", "variant", "form"), [v for v in VARIANTS if v[2] in FORMS])
+@pytest.mark.parametrize(("name", "variant", "form"), [v for v in TIERED if v.values[2] in FORMS])
 def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name, variant, form, n, line):
     k = steps(name, variant, form)[-1]
     sizes = sizes_near(k, n)
