@@ -15,7 +15,8 @@ from moapipe.lab.derive import derive
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import load, names, scan
 from moapipe.lab.place import root
-from moapipe.loops.interpret import run
+from moapipe.loops.atomic import Atomic, atomics
+from moapipe.loops.interpret import Run, run
 from moapipe.targets.isa import DTYPES
 from moapipe.targets.table import TARGETS
 
@@ -33,7 +34,8 @@ class Made:
     manifest: dict
     inputs: dict
     sizes: dict
-    ran: object
+    ran: Run
+    shared: tuple[Atomic, ...]
 
     def emulate(self, **options):
         return emulation.run(self.library, self.manifest, self.inputs, self.sizes, THREADS, **options)
@@ -47,7 +49,8 @@ def make(b: Build, folder: Path, mutate=lambda text: text, size=SIZES) -> Made:
     module = load(b.kernel, ROOT).module
     sizes = {s: size + i for i, s in enumerate(module.SIZES)}
     given = {n: np.asarray(v) for n, v in module.inputs(np.random.default_rng(1), sizes, b.form).items()}
-    return Made(folder / "kernel.so", d.manifest, given, sizes, run(d.schedule.kernel, sizes, given, threads=THREADS))
+    kernel = d.schedule.kernel
+    return Made(folder / "kernel.so", d.manifest, given, sizes, run(kernel, sizes, given, threads=THREADS), atomics(kernel, sizes))
 
 
 def right(got, made: Made, dtype: str) -> bool:
@@ -63,7 +66,8 @@ def test_numbers_are_right_no_fault_and_the_counts_of_the_interpreter(b, tmp_pat
     for name, traffic in got.traffic.items():
         access = made.ran.accesses.get(name)
         if access and (access.loads or access.stores):  # lengths are read as indices, which no count calls an access
-            assert (traffic.loads, traffic.stores, traffic.atomics) == (access.loads, access.stores, 0), name
+            assert (traffic.loads + traffic.atomics, traffic.stores + traffic.atomics) == (access.loads, access.stores), name
+        assert name == emulation.WORK or traffic.atomics == sum(a.updates for a in made.shared if a.array == name), name
 
 
 PLAIN = Build("matmul", "nn", "naive", "cuda", "plain", "f64")
