@@ -92,5 +92,6 @@ def call(library, manifest, sizes, inputs, dtype: str, threads: int = 1):
     function(*(b.pointer for b in buffers), *(ctypes.c_int64(at[s]) for s in manifest["sizes"]), ctypes.c_int64(threads))
     assert all(b.intact() for b in buffers), "a canary died"
     for row in manifest["inputs"]:
-        assert np.array_equal(given[row["name"]].data, np.ravel(inputs[row["name"]]).astype(NUMPY[dtype]), equal_nan=True), "an input changed"
+        kept = row.get("becomes") or np.array_equal(given[row["name"]].data, np.ravel(inputs[row["name"]]).astype(NUMPY[dtype]), equal_nan=True)
+        assert kept, "an input changed"
     return {name: made[name].data.reshape(shape).copy() for name, shape in shapes.items()}
