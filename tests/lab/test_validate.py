@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moapipe.algebra.index import subtract
-from moapipe.algebra.scalar import Num, Op, Ref, op, references
+from moapipe.algebra.scalar import Num, Ref, op, references
 from moapipe.errors import LabError
 from moapipe.lab import build as building
 from moapipe.lab.buffer import aligned, guarded
@@ -97,18 +97,13 @@ def shifted(leaf, axis=-1):
     return replace(leaf, target=Ref(leaf.target.array, tuple(index)))
 
 
-def strict(leaf):
-    condition = leaf.value.args[0]
-    return replace(leaf, value=Op("select", (Op("<", condition.args), *leaf.value.args[1:])))
-
-
 def uses(leaf, array):
     return any(r.array == array for r in references(leaf.value))
 
 
 PLANTED = {
     "missing mask": (leaves_of("masked", lambda s: None), "beyond the bound"),
-    "mask off by one": (leaves_of("masked", strict), "beyond the bound"),
+    "mask off by one": (loops_of("kl", lambda s: replace(s, lo=op("+", s.lo, 1)), only="masked"), "beyond the bound"),
     "wrong scale": (leaves_of("scores", lambda s: replace(s, value=op("*", s.value, 1 + 1e-9))), "beyond the bound"),
     "key tail off by one": (loops_of("kl", lambda s: replace(s, hi=subtract(s.hi, 1)), only="scores_sum"), "beyond the bound"),
     "missing rescale": (leaves_of("mixed", lambda s: None if uses(s, "peak_scale") else s), "beyond the bound"),
