@@ -192,5 +192,5 @@ def test_a_share_of_a_copy_pairs_the_same_kind_of_store(dataset) -> None:
     errors = metrics.undrifted_error(joined).values
     assert errors[0] == pytest.approx(abs(ratios[0] / ratios[1] - 1)) and np.isnan(errors[1:]).all()
     rows = metrics.errors(metrics.frame(joined))
-    assert sorted(rows["target"]) == ["c", "copy", "copy"] and (rows["undrifted"].notna() == (rows["target"] == "c")).all()
+    assert sorted(rows["target"]) == ["", "copy", "copy"] and (rows["undrifted"].notna() == (rows["target"] == "")).all()
     assert (metrics.partners(joined) == -1).all()
