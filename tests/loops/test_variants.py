@@ -44,3 +44,11 @@ def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name,
         past = reuse.past(c * line)
         assert oracle[2 * c] <= total(past) <= FACTOR * oracle[c // 2], (c, total(past))
         assert all(t.read >= 0 and t.allocated >= 0 and t.written >= 0 for t in past.values())
+
+
+@pytest.mark.parametrize(("name", "variant", "form"), TIERED)
+def test_threads_with_caches_of_their_own_fetch_no_less_than_one(name, variant, form):
+    k = steps(name, variant, form)[-1]
+    one, several = (Reuse(k, sizes_near(k, 9), 8, 64, threads=t) for t in (1, 3))
+    for c in (64 * 1024, 4 * 1024 * 1024):  # all of it fits
+        assert total(several.past(c)) >= total(one.past(c)) * (1 - 1e-12) > 0

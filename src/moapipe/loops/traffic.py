@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 
 from moapipe.algebra.index import evaluate
@@ -146,7 +147,7 @@ class Reuse:
         once = self._lines(array, pieces, loops, "both")
         if not once:
             return 1.0
-        inner = min((p.loops for p in pieces), key=len)
+        inner = tuple(takewhile(lambda s: all(any(s is t for t in p.loops) for p in pieces), pieces[0].loops))
         nest = tuple(s for s in inner[len(loops):] if s.kind == "parallel")
         upto = inner[: inner.index(nest[-1]) + 1]
         trips = max(1.0, self._values(upto, (*loops, *nest)) / max(1, self._runs(loops)))
