@@ -103,6 +103,14 @@ def test_simplify_keeps_values_and_is_idempotent(e: Scalar, values: tuple[int, .
     assert evaluate(parse(text(simplify(e))), at) == evaluate(e, at)
 
 
+@settings(max_examples=100, deadline=None)
+@given(INDEX, INDEX, st.sampled_from(("<", "<=", "==")), st.sampled_from(("and", "or")), st.tuples(*(st.integers(-9, 9) for _ in NAMES)))
+def test_conditions_are_read_back(a: Scalar, b: Scalar, sign: str, junction: str, values: tuple[int, ...]) -> None:
+    at, compared = dict(zip(NAMES, values, strict=True)), Op(sign, (a, b))
+    for e in (compared, Op(junction, (compared, Op("not", (Op("<", (b, Var(NAMES[0]))),))))):
+        assert evaluate(parse(text(e)), at) == evaluate(e, at)
+
+
 def test_nested_extremes_are_flattened() -> None:
     """Found by the property above: the second of two equal operands hid two levels down."""
     e = Op("min", (Var("i"), Op("min", (Var("i"), Op("min", (Var("j"), Var("n")))))))

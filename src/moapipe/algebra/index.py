@@ -7,6 +7,7 @@ Sizes are taken to be non-negative, tile sizes positive.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -271,11 +272,11 @@ INTEGER: dict[str, Callable[..., int | bool]] = {
     "==": lambda a, b: a == b, "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b), "not": lambda a: not a,
 }
 
-_AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+_AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 
 
 def parse(source: str) -> Scalar:
-    """An index expression from its canonical text (as manifests and variant files hold it)."""
+    """An index expression, or a condition on such, from its canonical text (as manifests and variant files hold it)."""
 
     def go(n: ast.expr) -> Scalar:
         match n:
@@ -287,9 +288,12 @@ def parse(source: str) -> Scalar:
                 return Op(_AST[type(o)], (go(a), go(b)))
             case ast.UnaryOp(op=ast.USub(), operand=a):
                 return multiply(-1, go(a))
-            case ast.Call(func=ast.Name(id="min" | "max" as f), args=args):
-                return Op(f, tuple(go(a) for a in args))
+            case ast.Compare(left=a, ops=[o], comparators=[b]) if type(o) in _AST:
+                return Op(_AST[type(o)], (go(a), go(b)))
+            case ast.Call(func=ast.Name(id="min" | "max" | "and_" | "or_" | "not_" as f), args=args):
+                return Op(f.rstrip("_"), tuple(go(a) for a in args))
             case _:
                 raise AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers")
 
-    return simplify(go(ast.parse(source, mode="eval").body))
+    readable = re.sub(r"\b(and|or|not)\(", r"\1_(", source)   # functions here, keywords in Python
+    return simplify(go(ast.parse(readable, mode="eval").body))

@@ -19,7 +19,7 @@ from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
 from moapipe.targets.procedure import Walker, tile_comments, touched
 from moapipe.targets.table import target_named
-from moapipe.targets.target import Call, Entry, Parameter, Procedure, Source, Target, Tile, Unit
+from moapipe.targets.target import Call, Entry, Launch, Parameter, Procedure, Source, Target, Tile, Unit
 from moapipe.targets.workspace import Workspace, workspace
 
 ROOT = Scope({}, {})
@@ -68,6 +68,7 @@ class _Emitter:
         self.space: Workspace = workspace(kernel, unit.size)
         self.writer = Writer(kernel, target, unit, self.names)
         self.calls: list[Call] = []
+        self.launches: list[dict[str, object]] = []
         self.marks: list[tuple[str, int, int, int]] = []
         self.indices: dict[str, None] = {}
         self.alone = False       # serial statements use private arrays: those of the first thread's slice
@@ -75,7 +76,7 @@ class _Emitter:
     # -------------------------------------------------------------- the file
 
     def source(self, original: Kernel) -> Source:
-        lines = self.host(self.kernel.body, ROOT, (), 0)
+        lines = self.host(self.kernel.body, ROOT, (), 0, self.launches)
         parts: list[str] = []
         for c in self.calls:
             parts += [*self.target.procedure(c, self.unit), ""]
@@ -92,6 +93,7 @@ class _Emitter:
             "symbol": symbol(k), "source": self.target.source, "sizes": list(k.sizes), "inputs": rows("input"), "outputs": rows("output"),
             "workspace": self.space.manifest(),
             "tiles": [asdict(t) | {"lines": list(t.lines)} for t in tiles],
+            **({"launches": self.launches} if self.target.launch else {}),
         }
 
     def tiles(self, source: str) -> tuple[Tile, ...]:
@@ -120,36 +122,46 @@ class _Emitter:
     def written(self, e: Scalar) -> str:
         return self.writer.index(simplify(e), ROOT).text
 
-    def host(self, body: Body, scope: Scope, loops: tuple[Loop, ...], depth: int) -> list[str]:
-        """Lines of the entry point for statements that are not inside a parallel loop."""
+    def host(self, body: Body, scope: Scope, loops: tuple[Loop, ...], depth: int, rows: list[dict[str, object]]) -> list[str]:
+        """Lines of the entry point for statements that are not inside a parallel loop; `rows` gets the launches among them."""
         out: list[str] = []
         pad = "    " * depth
         for sort, run in groupby((s for s in body if not self.global_alloc(s)), key=sort_of):
             group = tuple(run)
-            if sort == "serial":
-                out += [pad + l for l in self.target.region((self.call(group, loops, ()),))]
-            elif sort == "region":
-                calls = tuple(self.call(inner, loops, nest) for nest, inner in map(collapsed, group))
-                out += [pad + l for l in self.target.region(calls)]
-            else:
+            if sort == "nest":
                 for s in group:
-                    out += self.around(s, scope, loops, depth)
+                    out += self.around(s, scope, loops, depth, rows)
+                continue
+            nests = map(collapsed, group) if sort == "region" else [((), group)]
+            calls = tuple(self.call(inner, loops, nest) for nest, inner in nests)
+            out += [pad + l for l in self.target.region(calls)]
+            rows += [self.launched(self.target.launch(c)) for c in calls] if self.target.launch else []
         return out
 
-    def around(self, s: Stmt, scope: Scope, loops: tuple[Loop, ...], depth: int) -> list[str]:
+    def around(self, s: Stmt, scope: Scope, loops: tuple[Loop, ...], depth: int, rows: list[dict[str, object]]) -> list[str]:
         """A serial loop or a condition around parallel loops."""
         pad = "    " * depth
+        inner: list[dict[str, object]] = []
         match s:
             case Loop():
                 name = self.names["v:" + s.var]
                 self.indices[name] = None
-                head = self.target.loop[0].format(name, self.written(s.lo), self.bound(s))
-                return [pad + head, *self.host(s.body, scope, (*loops, s), depth + 1), pad + self.target.loop[1].format()]
+                rows.append({"for": s.var, "from": text(s.lo), "to": text(s.hi), "body": inner})
+                head, foot, loops = self.target.loop[0].format(name, self.written(s.lo), self.bound(s)), self.target.loop[1].format(), (*loops, s)
             case If():
-                head = self.target.branch[0].format(self.written(s.condition))
-                return [pad + head, *self.host(s.body, scope, loops, depth + 1), pad + self.target.branch[2].format()]
+                rows.append({"if": text(s.condition), "body": inner})
+                head, foot = self.target.branch[0].format(self.written(s.condition)), self.target.branch[2].format()
             case _:
                 raise AssertionError(s)
+        return [pad + head, *self.host(s.body, scope, loops, depth + 1, inner), pad + foot]
+
+    def launched(self, l: Launch) -> dict[str, object]:
+        """A launch as the manifest tells it: buffers by name, numbers as index expressions."""
+        meaning = {self.names[k]: k.partition(":")[2] for k in self.names}
+        meaning |= {"at_" + self.names["a:" + s.array.name]: text(simplify(s.offset)) for s in self.space.slots}
+        meaning |= {"at_own": text(simplify(self.space.shared)), "own_size": text(simplify(self.space.slice))}
+        return {"launch": l.function, "blocks": text(l.blocks), "block": l.block, "buffers": [meaning.get(b, b) for b in l.buffers],
+                "integers": [*(meaning[n] for n in l.integers), text(l.threads)]}
 
     def bound(self, s: Loop) -> str:
         return self.written(s.hi if self.target.exclusive else Op("-", (s.hi, Num(1))))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from moapipe.algebra.scalar import Scalar
 from moapipe.loops.onf import Kernel, Kind, Schedule
 from moapipe.targets.isa import Isa, element_bytes
 
@@ -94,6 +95,19 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """How a call runs on a GPU: the function, how many blocks of `block` threads, its arguments (buffers, then integers, all of them
+    identifiers), and last the number of threads that share the iterations."""
+
+    function: str
+    blocks: Scalar
+    block: int
+    buffers: tuple[str, ...]
+    integers: tuple[str, ...]
+    threads: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines.
     `private`: serial statements use private arrays, those of the first thread. `updated`: inputs that are written in place."""
@@ -125,6 +139,7 @@ class Target:
     compiler, flags   how a build calls it
     environment   variables that the compiler must see, NAME=value
     device     for a GPU: the file that a build makes and the flag that asks for it; empty = text for the host's processor
+    launch     for a GPU: how a call is launched, which the manifest tells to whoever launches without the text's own entry point
     hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -164,6 +179,7 @@ class Target:
     compiler: str
     flags: tuple[str, ...]
     device: tuple[str, str] | None = None
+    launch: Callable[[Call], Launch] | None = None
     environment: tuple[str, ...] = ()
 
 

@@ -1,0 +1,94 @@
+"""In: the words in which languages for GPUs differ. Out: what their records share: a parallel loop as a grid of threads, its launch.
+
+Parallel loops become a grid-stride loop over all their iterations; lanes and unrolled loops stay plain loops; register arrays are
+local arrays. Memory holds `stored` elements. `threads` is the number of GPU threads; launches run in order, which is the barrier.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from moapipe.algebra.index import ceil_div
+from moapipe.algebra.scalar import Num, Var
+from moapipe.targets.c import declaration
+from moapipe.targets.target import Call, Launch, Parameter, Unit, indent
+
+BLOCK = 128
+"""Threads of a block."""
+SCALAR = {
+    "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
+    "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
+    "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
+}
+MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2", "floor")
+WORDS = frozenset(("work", "own", "floor_div", "floor_mod", "min_index", "max_index"))
+LOCAL_NAMES = frozenset(("EXP", "EXP2", "thread", "item", "rest"))
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What stands before a small function (`inline`), a procedure (`function`), the function that is launched (`grid`) and a pointer
+    to the device's memory (`space`); how a pointer says that nothing else points there; the number of this thread in the grid."""
+
+    inline: str
+    function: str
+    grid: str
+    space: str
+    restrict: str
+    thread: str
+
+    def parameter(self, p: Parameter) -> str:
+        return f"{self.space}{'' if p.written else 'const '}stored *{self.restrict} {p.name}"
+
+
+def support(d: Dialect) -> str:
+    """The functions that texts call, on integers and on elements."""
+    return f"""{d.inline} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
+{d.inline} int64_t floor_mod(int64_t a, int64_t b) {{ const int64_t r = a % b; return r < 0 ? r + b : r; }}
+{d.inline} int64_t min_index(int64_t a, int64_t b) {{ return a < b ? a : b; }}
+{d.inline} int64_t max_index(int64_t a, int64_t b) {{ return a > b ? a : b; }}
+{d.inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
+{d.inline} real min_real(real a, real b) {{ return a < b ? a : b; }}
+{d.inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
+"""
+
+
+def captured(c: Call) -> tuple[str, ...]:
+    """The integers that the call's bounds and arguments name, in order of appearance."""
+    told = " ".join([*(b for _, lo, hi in c.loops for b in (lo, hi)), *c.arguments, *(("at_own", "own_size") if c.private else ())])
+    skip = {*WORDS, *(p.name for p in c.procedure.arrays), *(n for n, _, _ in c.loops)}
+    return tuple(dict.fromkeys(w for w in re.findall(r"[A-Za-z_]\w*", told) if w not in skip))
+
+
+def given(c: Call) -> tuple[Parameter, ...]:
+    """The caller's own buffers among the arguments; the others lie in the workspace."""
+    return tuple(p for p, a in zip(c.procedure.arrays, c.arguments, strict=False) if p.name == a)
+
+
+def launch(c: Call) -> Launch:
+    """All GPU threads for parallel loops, one for serial statements."""
+    threads, block = (Var("threads"), BLOCK) if c.loops else (Num(1), 1)
+    return Launch(f"{c.procedure.name}_grid", ceil_div(threads, block), block, (*(p.name for p in given(c)), "work"), captured(c), threads)
+
+
+def procedure(d: Dialect, c: Call, unit: Unit) -> tuple[str, ...]:
+    """The body as a device function, and the grid-stride loop over its iterations as a kernel."""
+    p = c.procedure
+    head = ", ".join([*map(d.parameter, p.arrays), *(f"int64_t {n}" for n in p.integers)])
+    body = (*(declaration(l, unit) for l in p.locals), *p.lines)
+    grid = ", ".join([*map(d.parameter, given(c)), f"{d.space}stored *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
+    lines = [f"const int64_t thread = {d.thread};", "if (thread >= threads) return;", "(void)work;"]
+    if c.private:
+        lines.append(f"{d.space}stored *const own = work + at_own + thread * own_size;")
+    return (f"{d.function} {p.name}({head}) {{", *indent(body), "}", "",
+            f"{d.grid} {p.name}_grid({grid}) {{", *indent((*lines, *_iterations(c))), "}")
+
+
+def _iterations(c: Call) -> tuple[str, ...]:
+    count = " * ".join(f"max_index({hi} - ({lo}), 0)" for _, lo, hi in c.loops) or "1"
+    split: list[str] = []
+    for name, lo, hi in reversed(c.loops):
+        split += [f"const int64_t {name} = {lo} + rest % ({hi} - ({lo}));", f"rest /= {hi} - ({lo});"]
+    inner = (*(("int64_t rest = item;", *split) if split else ()), f"{c.procedure.name}({', '.join(c.arguments)});")
+    return (f"for (int64_t item = thread; item < {count}; item += threads) {{", *indent(inner), "}")
