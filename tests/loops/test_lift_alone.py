@@ -51,6 +51,14 @@ def in_place():
 MASKED_TOTAL = normal("t", "i", fold("max", "k", ref("s", "i", "k")))
 COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
 PAIR = (normal("w", "ik", op("*", 2, ref("S", "i", "k"))), TOTAL, normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k")))))
+TEAM = [
+    SPLIT_I, SPLIT_J, ("split", {"axis": "k", "by": 3, "outer": "ko", "inner": "kl"}), ("reorder", {"order": ["io", "jo", "ko", "ir", "jl", "kl"]}),
+    ("stage", {"array": "A", "into": "At", "index": ["ir", "kl"], "at": "ko", "fill": 0}), ("fuse", {"axis": "io"}), ("fuse", {"axis": "jo"}), ("contract", {"array": "x"}),
+    ("bind", {"axis": "ir", "kind": "thread"}), ("bind", {"axis": "jl", "kind": "thread"}), ("bind", {"axis": "kl", "kind": "thread", "only": "At"}),
+    ("place", {"array": "At", "space": "shared"}), ("place", {"array": "x", "space": "register"}),
+    ("bind", {"axis": "io", "kind": "parallel"}), ("bind", {"axis": "jo", "kind": "parallel"}),
+]
+"""A product's rows in blocks of two, its columns in blocks of four; the team of 2 × 4 shares three columns of A at a time."""
 SCRIPTS = {
     "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
     "parts in order": (matmul, [SPLIT, ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("bind", {"axis": "ko", "kind": "parallel", "only": "p"})]),
@@ -84,6 +92,10 @@ SCRIPTS = {
     "what reads a running sum goes after": (lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", op("*", 2, ref("t", "i"))), MIXED, RESULT, outputs=("r", "g")), [
         *ROWS, ("online", ONLINE)]),
     "streamed": (matmul, [("stream", {"array": "y"})]),
+    "once more for every column": (softmax, [
+        ("repeat", {"which": ["m", "z", "w", "t"], "axis": "e"}), ("reorder", {"order": ["e", "i", "k"]}), ("fuse", {"axis": "e"}), ("contract", {"array": ["w"]}),
+    ]),
+    "a tile by a team": (matmul, TEAM),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
 

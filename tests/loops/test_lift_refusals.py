@@ -103,6 +103,8 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     # reverse and bind
     (matmul, "reverse", {"axis": "q"}, "no loop q"),
     (matmul, "reverse", {"axis": "k"}, "reverse x k: iterations over k share x"),
+    (matmul, "bind", {"axis": "k", "kind": "thread"}, "race: iterations over k share x"),
+    (matmul, "bind", {"axis": "j", "kind": "thread"}, "bind j: thread needs a constant extent"),
     (matmul, "bind", {"axis": "k", "kind": "parallel"}, "race: iterations over k share x\n.*hint: privatise it.*accumulate_in.*recompute"),
     (matmul, "bind", {"axis": "q", "kind": "parallel"}, "bind q: no serial loop q"),
     (matmul, "bind", {"axis": "j", "kind": "unroll"}, "bind j: unroll needs a constant extent, found 0 <= j < nj"),
@@ -129,6 +131,9 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(matmul, FUSE_I), "recompute", {"which": "x", "readers": "y"}, "fused with others"),
     (matmul, "split_fold", {"definition": "y", "axis": "k", "into": "p"}, "y is no initialisation and one fold"),
     (matmul, "split_fold", {"definition": "x", "axis": "i", "into": "p"}, "x does not fold over i"),
+    (softmax, "repeat", {"which": ["m"], "axis": "q"}, "no loop q from 0"),
+    (after(softmax, FUSE_I), "repeat", {"which": ["m"], "axis": "e"}, "fused with others"),
+    (softmax, "repeat", {"which": ["m", "w"], "axis": "e"}, "t, z reads m, w and has no e"),
     # rebase
     (after(softmax, *PARTS), "rebase", REBASE | {"part": "pt"}, "m is no fold of pt over ko"),
     (retarget(after(softmax, *PARTS), "z", target=ref("z", 0)), "rebase", REBASE, "is not at the index of"),
@@ -180,6 +185,8 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (matmul, "prefetch", {"array": "A", "definition": "q", "axis": "i"}, "prefetch q: no such definition"),
     (matmul, "prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 0}, "prefetch A i: by = 0"),
     (matmul, "layout", {"array": "q", "order": [0]}, "no array q"),
+    (matmul, "place", {"array": "x", "space": "shared"}, "x is workspace, not one iteration's own"),
+    (after(matmul, FUSE_I, ("contract", {"array": "x"})), "place", {"array": "x", "space": "shared"}, "its extent nj is no number"),
     # stage and fill
     (matmul, "stage", {**STAGE, "only": "y"}, "stage B: y does not read B"),
     (lambda: kernel(normal("y", "i", op("+", ref("A", "i", 0), ref("A", "i", 1))), outputs=("y",)), "stage", {"array": "A", "into": "At", "index": ["i"]}, "read at several indices: A\\[i, 0\\], A\\[i, 1\\]"),

@@ -14,28 +14,28 @@ from moapipe.algebra.scalar import Scalar, Var, op
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Accumulate, Kernel, Loop
 from moapipe.loops.site import Site, fullest, sites
-from moapipe.loops.tally import SHARED
-
-WARP = 32
-"""Lanes of a warp."""
+from moapipe.loops.tally import GLOBAL
+from moapipe.loops.warp import WARP, instruction
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
     """One accumulation. `updates`: elements updated, in times, which is also the warp instructions with one active lane each.
-    `instructions`: those where 32 consecutive values of a loop variable are the lanes of a warp, by variable."""
+    `instructions`: those where 32 consecutive values of a loop variable are the lanes of a warp, by variable. `spread`: those where
+    the lanes are the threads of the texts that we write."""
 
     definition: str
     array: str
     updates: int
     instructions: dict[str, int]
+    spread: int
 
 
 def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tuple[Atomic, ...]:
     """Every accumulation that is atomic, or that iterations of one parallel region share, in the order of the text."""
     kernel = fullest(kernel)
     census = Census(sizes)
-    shared = {a.name for a in kernel.arrays if a.space in SHARED}
+    shared = {a.name for a in kernel.arrays if a.space in GLOBAL}
     return tuple(_counted(p, census, warp) for p in sites(kernel)
                  if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.target.array in shared and (p.leaf.atomic or _raced(p, census)))
 
@@ -47,7 +47,8 @@ def _raced(p: Site, census: Census) -> bool:
 
 def _counted(p: Site, census: Census, warp: int) -> Atomic:
     return Atomic(p.leaf.name, p.leaf.target.array, census.runs(p.loops, p.conditions),
-                  {s.var: _distinct(p, [_lanes(x, s, warp) for x in p.loops], census) for s in p.loops})
+                  {s.var: _distinct(p, [_lanes(x, s, warp) for x in p.loops], census) for s in p.loops},
+                  _distinct(p, instruction(p, "threads", census, warp), census))
 
 
 def _lanes(x: Loop, lanes: Loop, warp: int) -> Scalar:

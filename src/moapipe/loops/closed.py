@@ -16,7 +16,7 @@ from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, variables, walk
 from moapipe.loops.footprint import Census, touched
 from moapipe.loops.formula import ONE, ZERO, Formula, given, number, product, symbolic
 from moapipe.loops.formula import extreme as pick
-from moapipe.loops.onf import Kernel, Loop
+from moapipe.loops.onf import LOCAL, Kernel, Loop
 from moapipe.loops.site import fullest, lives, sites
 from moapipe.loops.summation import total
 
@@ -69,7 +69,7 @@ def _footprints(kernel: Kernel) -> tuple[dict[str, Formula], dict[str, Formula]]
     out: dict[str, dict[str, Formula]] = {what: {} for what in WHATS}
     for a in kernel.arrays:
         born = ONE
-        if a.space in ("private", "register"):
+        if a.space in LOCAL:
             born = sum((iterations(x.loops, x.conditions) for x in allocs if x.array == a.name), ZERO)
         for what in WHATS:
             if left.get((a.name, what)):

@@ -15,7 +15,7 @@ from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Ref, Scalar, Var
 from moapipe.loops.domain import Cases, Domain
 from moapipe.loops.lattice import EMPTY, Linear, System, Terms, combine, conjunction, project, replace_variable, system
-from moapipe.loops.onf import Kernel, Loop
+from moapipe.loops.onf import LOCAL, Kernel, Loop
 from moapipe.loops.points import Bounds, count, tighten
 from moapipe.loops.site import Life, Site, lives
 from moapipe.loops.tally import Touch
@@ -185,7 +185,7 @@ def touched(kernel: Kernel, pieces: Sequence[Site], census: Census, only: Contai
     out: dict[str, Touch] = {}
     for a in kernel.arrays:
         elements = prod(evaluate(s, census.sizes) for s in a.shape)
-        if a.space in ("private", "register"):
+        if a.space in LOCAL:
             mine: list[Life | None] = [x for x in allocs if x.array == a.name]
             born = sum(census.runs(x.loops, x.conditions) for x in mine if x)
         else:

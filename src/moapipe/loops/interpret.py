@@ -48,7 +48,7 @@ def run(
 ) -> Run:
     """Execute `kernel`. `inputs` maps each input to an array of its declared shape (rank 0 for scalars), all of one float dtype.
 
-    `parallel` runs the iterations of parallel loops backwards: equal outputs are evidence that they are independent.
+    `parallel` runs the iterations of parallel and thread loops backwards: equal outputs are evidence that they are independent.
     Raises LiftError when an input is missing or has another shape, or when an index leaves its array.
     """
     at = {"threads": threads, **{s: int(sizes[s]) for s in kernel.sizes}}
@@ -223,7 +223,7 @@ class _Program:
     def loop(self, s: Loop, depth: int) -> None:
         """A loop is a function of its own: Python nests at most 20 loops in one."""
         span = f"range({self.integer(s.lo)}, {self.integer(s.hi)})"
-        if s.kind == "parallel" and self.parallel == "descending":
+        if s.kind in ("parallel", "thread") and self.parallel == "descending":
             span = f"reversed({span})"
         self.write(depth, f"def loop_{s.var}():")
         self.write(depth + 1, f"for v_{s.var} in {span}:")

@@ -250,12 +250,12 @@ def carried(loop: Loop) -> tuple[str, ...]:
     """Arrays that outlive an iteration, are written in the loop, are not split among its iterations and not only updated
     atomically there: races and folds."""
     local = {s.array for s in statements(loop.body) if isinstance(s, Alloc)}
-    return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x) and not _atomic(loop, x)))
+    return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x) and not all_atomic(loop.body, x)))
 
 
-def _atomic(loop: Loop, array: str) -> bool:
-    """Every access in the loop is an atomic update."""
-    return all(x.store and isinstance(x.leaf, Accumulate) and x.leaf.atomic for x in accesses(loop.body, array))
+def all_atomic(body: Body, array: str) -> bool:
+    """Every access to the array is an atomic update."""
+    return all(x.store and isinstance(x.leaf, Accumulate) and x.leaf.atomic for x in accesses(body, array))
 
 
 def permutable(bottom: Body, loops: Sequence[Loop]) -> str:

@@ -16,9 +16,13 @@ from moapipe.algebra.index import simplify
 from moapipe.algebra.scalar import Ref, Scalar, Var, references, rewrite, substitute, text, variables
 from moapipe.errors import LiftError
 
-Space = Literal["input", "output", "workspace", "private", "register"]
-Kind = Literal["serial", "parallel", "unroll", "lane"]
+Space = Literal["input", "output", "workspace", "private", "register", "shared"]
+Kind = Literal["serial", "parallel", "thread", "unroll", "lane"]
 Schedule = Literal["static", "dynamic", "paired"]
+LOCAL: tuple[Space, ...] = ("shared", "private", "register")
+"""Spaces whose arrays are born at an Alloc: every iteration of a parallel loop has its own."""
+CHIP: tuple[Space, ...] = ("shared", "register")
+"""Spaces that no cache stands before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class Array:
     """Storage. Shape is outermost first, allocated extents (padding included).
 
     input, output  the caller's buffers          workspace  one for the whole call, shared by all threads
-    private        one a thread, in memory       register   named vector accumulators
+    private        one a thread, in memory       register   named vector accumulators; allocated outside of thread loops, the
+    shared         one a team, on the chip                  leading indices are the thread that owns the rest
     `outside` is the value of every element past the logical extent, once a lift has established it.
     `stream`: an output that is written once and not read here; a target may store it past the caches (non-temporally).
     `becomes`: an input that is updated in place, and the output that it then is.
@@ -42,7 +47,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """lo <= var < hi, ascending, step 1. `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
+    """lo <= var < hi, ascending, step 1. An iteration of a `parallel` loop is run by one thread, or, where `thread` loops are inside, by a
+    team of threads, one an iteration of those (loops/team.py). `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
 
     `schedule` matters on the innermost of directly nested parallel loops, and says who gets which of their iterations:
     static   contiguous shares, equally many: the same in every region and call, so what a thread wrote it finds in its caches
@@ -70,7 +76,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """A private or register array begins to live here, undefined; its scope is the rest of the enclosing body."""
+    """A shared, private or register array begins to live here, undefined; its scope is the rest of the enclosing body."""
 
     array: str
 
@@ -320,8 +326,8 @@ def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[s
 
 
 def _local(k: Kernel) -> frozenset[str]:
-    """Every thread has its own of these: what was allocated outside of a parallel loop does not exist inside."""
-    return frozenset(a.name for a in k.arrays if a.space in ("private", "register"))
+    """Every iteration has its own of these: what was allocated outside of a parallel loop does not exist inside."""
+    return frozenset(a.name for a in k.arrays if a.space in LOCAL)
 
 
 def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], live: frozenset[str], what: str) -> None:

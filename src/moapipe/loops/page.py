@@ -16,7 +16,7 @@ from moapipe.algebra.scalar import Num, Ref, Scalar, Var, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Kernel
 from moapipe.loops.site import Site, fullest, sites
-from moapipe.loops.tally import SHARED
+from moapipe.loops.tally import GLOBAL
 
 PAGE_BYTES = 4096
 ENTRIES = 2048
@@ -45,7 +45,7 @@ def walks(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, page_
     """Every walk under pressure, worst first. Private and register arrays are a thread's own few pages and are left out."""
     kernel = fullest(kernel)
     census, pack = Census(sizes), page_bytes // element_bytes
-    shapes = {a.name: tuple(Num(evaluate(s, census.sizes)) for s in a.shape) for a in kernel.arrays if a.space in SHARED}
+    shapes = {a.name: tuple(Num(evaluate(s, census.sizes)) for s in a.shape) for a in kernel.arrays if a.space in GLOBAL}
     found = {w for p in sites(kernel) for r in dict.fromkeys((*p.loads, *p.stores)) if r.index and r.array in shapes
              for w in _walk(p, r, shapes[r.array], census, pack) if w.pages > entries and w.elements < FEW}  # fmt: skip
     return tuple(sorted((replace(w, entries=entries) for w in found), key=lambda w: (-w.pages, w.definition, w.array)))

@@ -16,7 +16,7 @@ from moapipe.algebra.function import MONOIDS
 from moapipe.algebra.index import is_entry, is_index
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, rewrite, text, variables, walk
 from moapipe.errors import LiftError
-from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop, expressions, map_expressions
+from moapipe.loops.onf import CHIP, Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop, expressions, map_expressions
 
 Place = Literal["tile", "vector", "scalar"]
 
@@ -119,7 +119,7 @@ def _moves(refs: Iterable[Ref], place: Place, loops: tuple[Loop, ...], spaces: M
     """Distinct elements in memory that change with the lane, or with the innermost loop where there is none; the others stay in a
     register. Those of a tile are part of the tile."""
     moving = {x.var for x in loops if x.kind == "lane"} or {x.var for x in loops[-1:]}
-    return 0 if place == "tile" else sum(spaces[r.array] != "register" and bool(variables(r) & moving) for r in dict.fromkeys(refs))
+    return 0 if place == "tile" else sum(spaces[r.array] not in CHIP and bool(variables(r) & moving) for r in dict.fromkeys(refs))
 
 
 def _place(s: Leaf, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> Place:

@@ -14,8 +14,8 @@ from moapipe.loops.onf import Schedule, Space
 FLOPS = {"+": 1, "-": 1, "*": 1, "/": 1, "neg": 1, "abs": 1, "max": 1, "min": 1, "sqrt": 1, "reciprocal": 1, "fma": 2}
 """Floating-point operations a call counts as; comparisons, choices and the transcendental functions count as none."""
 EXPONENTIALS = ("exp", "exp2", "sigmoid")
-SHARED: tuple[Space, ...] = ("input", "output", "workspace")
-MEMORY: tuple[Space, ...] = (*SHARED, "private")
+GLOBAL: tuple[Space, ...] = ("input", "output", "workspace")
+MEMORY: tuple[Space, ...] = (*GLOBAL, "private")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Access:
 class Touch:
     """How many distinct elements of one array are read and written.
 
-    Private and register arrays begin a new life at every Alloc: `lives` counts them and `read`, `written` add up the distinct
+    Shared, private and register arrays begin a new life at every Alloc: `lives` counts them and `read`, `written` add up the distinct
     elements of each life. All other arrays live once. `elements` is the allocated size of one life.
     """
 
@@ -101,7 +101,7 @@ class Counts:
     @property
     def footprint_written_bytes(self) -> int:
         """Distinct elements written to outputs, to inputs that are updated in place, and to workspace."""
-        return self.element_bytes * sum(t.written for t in self.footprint.values() if t.space in SHARED)
+        return self.element_bytes * sum(t.written for t in self.footprint.values() if t.space in GLOBAL)
 
     @property
     def private_bytes(self) -> int:

@@ -17,7 +17,7 @@ from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var
 from moapipe.loops.footprint import Census, Image
 from moapipe.loops.interpret import Event
-from moapipe.loops.onf import Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
+from moapipe.loops.onf import CHIP, Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
 from moapipe.loops.site import Site, fullest, sites
 
 
@@ -34,7 +34,7 @@ class Traffic:
 def traffic(
     kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, capacity_bytes: int, line_bytes: int = 64, *, threads: int = 1, sharers: int = 1,
 ) -> dict[str, Traffic]:
-    """Bytes past a capacity, for every array but registers, over all threads. `Reuse` answers for many capacities at once."""
+    """Bytes past a capacity, for every array in memory, over all threads. `Reuse` answers for many capacities at once."""
     return Reuse(kernel, sizes, element_bytes, line_bytes, threads=threads, sharers=sharers).past(capacity_bytes)
 
 
@@ -56,7 +56,7 @@ class Reuse:
         self._kernel, self._line = kernel, line_bytes
         self._pack = max(1, line_bytes // element_bytes)
         self._instances, self._sharers = max(1, threads // sharers), min(sharers, threads)
-        self._shapes = {a.name: tuple(evaluate(s, self._census.sizes) for s in a.shape) for a in kernel.arrays if a.space != "register"}
+        self._shapes = {a.name: tuple(evaluate(s, self._census.sizes) for s in a.shape) for a in kernel.arrays if a.space not in CHIP}
         self._inside: dict[int, list[Site]] = {}
         for p in sites(kernel):
             for statement in (*p.loops, p.leaf):
@@ -243,10 +243,10 @@ def _before_loads(array: str, pieces: Sequence[Site]) -> tuple[Site, ...]:
 def simulate(kernel: Kernel, trace: Iterable[Event], element_bytes: int, capacity_bytes: int, line_bytes: int = 64) -> dict[str, Traffic]:
     """The same numbers from a trace of `interpret.run`, by a fully associative LRU cache of whole lines, flushed at the end.
 
-    Every array starts at a line of its own; all lives of a private array lie in the same place. Registers are not memory.
+    Every array starts at a line of its own; all lives of a private array lie in the same place. Registers and shared arrays are on the chip.
     """
     pack, room = max(1, line_bytes // element_bytes), capacity_bytes // line_bytes
-    memory = [a.name for a in kernel.arrays if a.space != "register"]
+    memory = [a.name for a in kernel.arrays if a.space not in CHIP]
     read, allocated, written = ({a: 0 for a in memory} for _ in range(3))
     cache: OrderedDict[tuple[str, int], bool] = OrderedDict()
     for array, _, offset, store in trace:

@@ -1,4 +1,5 @@
-"""Lifts that change where folds accumulate: accumulate_in, split_fold, fold_into, peel_first, recompute, privatise. In and out: a Kernel."""
+"""Lifts that change where folds accumulate: accumulate_in, split_fold, fold_into, peel_first, recompute,
+repeat, privatise. In and out: a Kernel."""
 
 from __future__ import annotations
 
@@ -192,6 +193,36 @@ def recompute(k: Kernel, *, which: Names, readers: Names, suffix: str = "2") -> 
     at = k.body.index(theirs[0])
     rest = tuple(q for s in k.body[at:] for q in (copy((s,)) if s in theirs else (s,)))
     return with_arrays(k, (*k.body[:at], *copy(mine), *rest), add=tuple(replace(k.array(a), name=f"{a}{suffix}") for a in sorted(arrays)))
+
+
+def repeat(k: Kernel, *, which: Names, axis: str) -> Kernel:
+    """Compute definitions anew for every iteration of an axis that they do not depend on, so that they may share a nest with what
+    does: their temporaries get it as the last dimension, their outputs are stored by its first iteration alone.
+
+    Legal while the nests are apart: definitions are pure. Their readers must have the axis too.
+    """
+    known(k, "repeat", which)
+    loop = next((l for _, ls, _ in leaves(k.body) for l in ls if l.var == axis), None)
+    if loop is None or variables(loop.hi) - set(k.sizes) or loop.lo != Num(0):
+        raise refusal("repeat", axis, f"no loop {axis} from 0 whose end the sizes give", "split the axis first")
+    mine = tuple(s for s in k.body if definitions((s,)) <= set(which))
+    if any(definitions((s,)) & set(which) and s not in mine for s in k.body):
+        raise refusal("repeat", listed(which), "their nests are fused with others", "repeat before fusing")
+    moved = {a for a in written(mine) if k.array(a).space not in ("input", "output")}
+    bare = {x.leaf.name for s in k.body if s not in mine for x in accesses((s,)) if x.ref.array in moved and axis not in {l.var for l in x.loops}}
+    if bare:
+        raise refusal("repeat", f"{listed(bare)} {axis}", f"{listed(bare)} reads {listed(moved)} and has no {axis}", "repeat it too")
+
+    def widen(r: Ref) -> Scalar:
+        return Ref(r.array, (*r.index, Var(axis))) if r.array in moved else r
+
+    def first(s: Stmt) -> Body:
+        stored = isinstance(s, Leaf) and s.target.array not in moved
+        return (replace(s, where=(*s.where, op("<", axis, 1))),) if stored and isinstance(s, Leaf) else (s,)
+
+    body = tuple(replace(loop, body=map_statements((s,), first)) if s in mine else s for s in k.body)
+    body = map_expressions(body, lambda e: map_references(e, widen))
+    return with_arrays(k, body, change=tuple(replace(a, shape=(*a.shape, loop.hi)) for a in k.arrays if a.name in moved))
 
 
 def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:

@@ -307,17 +307,17 @@ _REMEDIES = "privatise it and fold the parts in order, accumulate_in a private a
 
 
 def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = "", schedule: Schedule = "static") -> Kernel:
-    """Say who runs a loop. parallel: refused when iterations share something that is written. unroll: a constant extent.
+    """Say who runs a loop. parallel, thread: refused when iterations share something that is written. thread, unroll: a constant extent.
     lane: a constant extent, no guard on the axis (pad or split_range first), every index unit-stride in it or free of it."""
     known(k, "bind", only)
     found: list[Loop] = []
 
     def mark(s: Loop) -> Body:
-        if kind == "parallel" and (shared := carried(s)):
+        if kind in ("parallel", "thread") and (shared := carried(s)):
             raise refusal("bind", f"{listed(shared)} {axis}", f"race: iterations over {axis} share {listed(shared)}", _REMEDIES)
         if schedule == "paired" and (kind != "parallel" or s.lo != _ZERO):
             raise refusal("bind", axis, f"paired is for parallel loops from 0, found {kind} from {text(s.lo)}")
-        if kind in ("unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
+        if kind in ("thread", "unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
             raise refusal("bind", axis, f"{kind} needs a constant extent, found {text(s.lo)} <= {axis} < {text(s.hi)}", "split it first")
         if kind == "lane":
             _lane(s)

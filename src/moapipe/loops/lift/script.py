@@ -16,13 +16,13 @@ from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
 from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
-from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, split_fold
+from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold
 from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
 from moapipe.loops.lift.online import online, rebase
 from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
-from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, prefetch, stream
+from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
 from moapipe.loops.onf import Kernel, Loop, definitions, statements, verify
 
@@ -61,8 +61,8 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 _ROWS = (
     split, reorder, fuse, split_range, clip, reverse, bind,
-    online, rebase, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, atomic, own,
-    contract, alias, block, layout, pad_extent, stream, prefetch, stage, fill,
+    online, rebase, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, repeat, atomic, own,
+    contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill,
     mask, pad, hoist_mask, overwrite, decide, skip,
     register_tile, sink_scale,
 )  # fmt: skip

@@ -1,11 +1,25 @@
 """Lifts that decide where values live, in which layout, and what is asked of the memory: contract, alias, block, layout, pad_extent,
-stream, prefetch. In and out: a Kernel."""
+place, stream, prefetch. In and out: a Kernel."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
-from moapipe.algebra.index import Affine, add, affine, ceil_div, expression, extreme, maximum, minimum, multiply, simplify, subtract
+from moapipe.algebra.index import (
+    Affine,
+    add,
+    affine,
+    ceil_div,
+    constant,
+    expression,
+    extreme,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    subtract,
+)
 from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, substitute, text, variables
 from moapipe.loops.legal import Access, accesses, always, hull, span
 from moapipe.loops.lift.scope import Names, known, listed, refusal, temporary, with_arrays, without_alloc
@@ -24,6 +38,7 @@ from moapipe.loops.onf import (
     read,
     statements,
 )
+from moapipe.loops.team import owned, owners
 
 
 def contract(k: Kernel, *, array: Names) -> Kernel:
@@ -173,14 +188,33 @@ def layout(k: Kernel, *, array: str, order: tuple[int, ...]) -> Kernel:
     return with_arrays(k, body, change=(replace(a, shape=tuple(a.shape[d] for d in order)),))
 
 
-def pad_extent(k: Kernel, *, array: str, dim: int, to: int) -> Kernel:
-    """Round one extent of a temporary up to a multiple, so that guards on it may be dropped. Always legal."""
+def pad_extent(k: Kernel, *, array: str, dim: int, to: int = 1, more: int = 0) -> Kernel:
+    """Round one extent of a temporary up to a multiple, so that guards on it may be dropped, and `more` elements further, so that
+    elements of a column lie in different banks of a shared memory. Always legal."""
     a = temporary(k, "pad_extent", array)
     if not 0 <= dim < len(a.shape):
         raise refusal("pad_extent", array, f"no dimension {dim}, {array} has {len(a.shape)}")
-    wide = multiply(ceil_div(a.shape[dim], to), to)
+    wide = add(multiply(ceil_div(a.shape[dim], to), to), more)
     return with_arrays(k, k.body, change=(replace(a, shape=(*a.shape[:dim], wide, *a.shape[dim + 1 :])),))
 
+
+def place(k: Kernel, *, array: Names, space: Literal["shared", "register"]) -> Kernel:
+    """Say where a team keeps temporaries that one iteration of a parallel loop has to itself. shared: one a team, for all its threads.
+    register: in each thread, the part that is its own.
+
+    Legal for constant extents; a register when thread loops are bound around its uses, and their variables are its leading indices
+    everywhere (block and layout put them there), or it is born inside them.
+    """
+    for name in array:
+        a = temporary(k, "place", name)
+        if a.space != "private":
+            raise refusal("place", name, f"{name} is {a.space}, not one iteration's own", "contract it first, or stage at a loop")
+        if loose := [text(s) for s in a.shape if constant(s) is None]:
+            raise refusal("place", name, f"its extent {', '.join(loose)} is no number", "split the axis by a constant first")
+        k = with_arrays(k, k.body, change=(replace(a, space=space),))
+        if space == "register" and name in (rank := owned(k)):
+            owners(k, name, rank[name])
+    return k
 
 
 def stream(k: Kernel, *, array: str) -> Kernel:
