@@ -154,6 +154,15 @@ def test_costs_are_whole_numbers_with_bytes_among_them(checkout: Path) -> None:
         assert all(isinstance(v, int) for v in numbers(document[count])), count
 
 
+def test_costs_for_a_gpu_count_the_published_atomics_and_say_what_a_device_holds(checkout: Path) -> None:
+    words = ("show", "attention_forward_backward", "--variant", "row_parallel_atomic", "--stage", "cost", "--at", "B=2,n=2048,d=64", "--machine", "h200")
+    gpu = json.loads(run(*words, "--target", "cuda", "--format", "json", cwd=checkout).stdout)["gpu"]
+    assert gpu["atomic_updates"] == 1_073_741_824 and gpu["atomic_instructions"]["full"] == 1_073_741_824 // 32
+    assert gpu["threads"] == 4096 and {l["blocks"] for l in gpu["launches"]} == {32}
+    assert gpu["device"] == "H200" and gpu["occupancy"][0]["registers"]["64"]["share"] == 0.5
+    assert "gpu" not in json.loads(run(*words, "--target", "c", "--format", "json", cwd=checkout).stdout)
+
+
 def numbers(tree):
     if isinstance(tree, dict):
         for value in tree.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,20 +15,23 @@ from moapipe.algebra.adjoint import show_written
 from moapipe.cli import axis
 from moapipe.errors import ConfigError
 from moapipe.lab import derive as deriving
-from moapipe.lab import transcript
+from moapipe.lab import launch, transcript
 from moapipe.lab.derive import Derivation
+from moapipe.lab.experiment import machine_file
 from moapipe.lab.kernel import names, scan, sizes_at
 from moapipe.lab.place import derived, root
 from moapipe.loops import account, onf
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.onf_json import to_json
 from moapipe.machine.arrangement import PLACEMENTS
+from moapipe.machine.device import Device
 from moapipe.machine.placement import derivation, places
 from moapipe.machine.sketch import draw
 from moapipe.machine.topology import probe
 from moapipe.report import figure
 from moapipe.report import published as papers
 from moapipe.targets.isa import element_bytes
+from moapipe.targets.table import target_named
 
 Format = Literal["text", "json", "latex"]
 Stage = Literal["definitions", "dnf", "onf", "cost", "source", "derivation"]
@@ -49,7 +53,8 @@ def show(
     form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "c", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
     stage: Annotated[Stage, typer.Option(help="What to print.")] = "definitions",
     at: Annotated[str, typer.Option(help="Sizes for --stage cost, B=2,n=2048,d=64. Without: closed forms.", show_default=False)] = "",
-    threads: Annotated[int, typer.Option(min=1, help="Threads for --stage cost.")] = 1,
+    threads: Annotated[int, typer.Option(min=0, help="Threads for --stage cost. 0: one, or on a GPU one for each iteration.")] = 0,
+    machine: axis.Machine = "local",
     format: Annotated[Format, typer.Option(help="text, json or latex.")] = "text",
     costs: Annotated[bool, typer.Option("--costs", help="The papers' closed forms, computed from the definitions, with what each assumes.")] = False,
     topology: Annotated[bool, typer.Option("--topology", help="This machine as an array with named axes, and every placement on it.")] = False,
@@ -69,7 +74,7 @@ def show(
     if at and stage != "cost":
         raise ConfigError(f"--at has no meaning for {stage}", where="moapipe show", hint="--stage cost counts at given sizes")
     sizes = sizes_at(derivation.denotation.kernel, axis.point(at)) if at else {}
-    texts = STAGES[stage](derivation, sizes, threads)
+    texts = STAGES[stage](derivation, sizes, Asked(threads, machine_file(machine, here).device))
     if format not in texts:
         raise ConfigError(f"{stage} has no {format} form", where="moapipe show", hint=f"--format {' or '.join(texts)}")
     shown = texts[format]()
@@ -108,7 +113,15 @@ def published(format: Annotated[Literal["text", "json"], typer.Option(help="text
 Texts = dict[str, Callable[[], str | dict[str, Any]]]
 
 
-def _definitions(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+@dataclass(frozen=True)
+class Asked:
+    """What only --stage cost needs: threads (0: as many as there is work for), and the machine's GPU if it has one."""
+
+    threads: int
+    device: Device | None
+
+
+def _definitions(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     name, definitions = d.build.kernel, d.denotation.definitions
     return {
         "text": lambda: show_written(name, definitions),
@@ -117,7 +130,7 @@ def _definitions(d: Derivation, sizes: Sizes, threads: int) -> Texts:
     }
 
 
-def _dnf(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+def _dnf(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     form = d.denotation.dnf
     return {
         "text": lambda: dnf.show(form, "moa") + f"dnf {d.denotation.hash}\n",
@@ -126,32 +139,33 @@ def _dnf(d: Derivation, sizes: Sizes, threads: int) -> Texts:
     }
 
 
-def _onf(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+def _onf(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     return {
         "text": lambda: onf.show(d.schedule.kernel) + f"onf {d.schedule.hash}\n",
         "json": lambda: _named(d, text=onf.show(d.schedule.kernel), onf=to_json(d.schedule.kernel)),
     }
 
 
-def _cost(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+def _cost(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     kernel = d.schedule.kernel
     if not sizes:
         return {"text": lambda: account.show_closed(kernel), "json": lambda: _named(d, closed_forms=closed_forms(kernel).to_json())}
     file, form = d.denotation.kernel, d.denotation.form
-    counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=threads,
+    counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=asked.threads or 1,
                              lower_bound=lambda capacity: float(file.call("lower_bound", sizes, form, capacity)))
-    return {"text": lambda: account.show(counts), "json": lambda: _named(d, **counts)}
+    gpu = launch.cost(d, sizes, asked.threads, asked.device) if target_named(d.build.target).device else None
+    return {"text": lambda: account.show(counts) + (launch.show(gpu) if gpu else ""), "json": lambda: _named(d, **counts, **({"gpu": gpu} if gpu else {}))}
 
 
-def _source(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+def _source(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     return {"text": lambda: d.source.text, "json": lambda: _named(d, source=d.source.text, manifest=d.manifest)}
 
 
-def _derivation(d: Derivation, sizes: Sizes, threads: int) -> Texts:
+def _derivation(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     return {"text": lambda: transcript.markdown(d), "json": lambda: transcript.document(d)}
 
 
-STAGES: dict[str, Callable[[Derivation, Sizes, int], Texts]] = {
+STAGES: dict[str, Callable[[Derivation, Sizes, Asked], Texts]] = {
     "definitions": _definitions, "dnf": _dnf, "onf": _onf, "cost": _cost, "source": _source, "derivation": _derivation,
 }
 

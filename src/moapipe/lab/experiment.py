@@ -32,6 +32,7 @@ from moapipe.machine.arrangement import (
     Arrangement,
     Sweep,
 )
+from moapipe.machine.device import Device
 from moapipe.machine.topology import native_isa
 from moapipe.targets.isa import ISAS
 
@@ -178,12 +179,14 @@ class Compiler(Strict):
 
 class MachineFile(Strict):
     """config/machines/<name>.yaml: what cannot be probed. `isa` overrides what /proc/cpuinfo says; `modules` are environment
-    modules, loaded in this order before anything is compiled or run; `cluster` is there when jobs go through Slurm."""
+    modules, loaded in this order before anything is compiled or run; `device` is the GPU that jobs for one get; `cluster` is there
+    when jobs go through Slurm."""
 
     about: str = ""
     isa: str = "auto"
     modules: tuple[str, ...] = ()
     compilers: dict[TargetName, Compiler]
+    device: Device | None = None
     cluster: Cluster | None = None
 
 
