@@ -14,7 +14,7 @@ from moapipe.algebra.scalar import Scalar, Var, op
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Accumulate, Kernel, Loop
 from moapipe.loops.site import Site, fullest, sites
-from moapipe.loops.tally import SHARED
+from moapipe.loops.tally import GLOBAL
 from moapipe.loops.warp import WARP, instruction
 
 
@@ -35,7 +35,7 @@ def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tu
     """Every accumulation that is atomic, or that iterations of one parallel region share, in the order of the text."""
     kernel = fullest(kernel)
     census = Census(sizes)
-    shared = {a.name for a in kernel.arrays if a.space in SHARED}
+    shared = {a.name for a in kernel.arrays if a.space in GLOBAL}
     return tuple(_counted(p, census, warp) for p in sites(kernel)
                  if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.target.array in shared and (p.leaf.atomic or _raced(p, census)))
 
