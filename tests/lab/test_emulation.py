@@ -18,12 +18,10 @@ from moapipe.lab.place import root
 from moapipe.loops.atomic import Atomic, atomics
 from moapipe.loops.interpret import Run, run
 from moapipe.targets.isa import DTYPES
-from moapipe.targets.table import TARGETS
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 ROOT = root()
-BUILDS = [Build(k, form, v, t, "plain", "f64") for k in names(ROOT) for form in scan(k, ROOT).forms for t, row in TARGETS.items() if row.device
-          for v in scan(k, ROOT).variants_of(form, t)]
+BUILDS = [Build(k, form, v, "cuda", "plain", "f64") for k in names(ROOT) for form in scan(k, ROOT).forms for v in scan(k, ROOT).variants_of(form, "cuda")]
 SIZES, THREADS = 5, 7
 TOLERANCE = {"f32": 3e-5, "f64": 1e-13}
 

@@ -7,7 +7,9 @@ import pytest
 
 from moapipe.errors import ConfigError
 from moapipe.lab.experiment import all_builds
-from moapipe.lab.kernel import code_digest, digest, load, names, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import FAMILIES, code_digest, digest, load, names, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import TARGETS as TARGET_NAMES
+from moapipe.targets.table import TARGETS
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -32,6 +34,15 @@ def test_a_variant_may_be_written_for_some_forms_only(repository):
     built = {(b.form, b.variant) for b in all_builds(repository, "plain", ("toy",))}
     assert built == {("full", "plain"), ("causal", "plain"), ("causal", "tiled")}
     assert not k.variants_of("full", "cuda")
+
+
+def test_a_variant_may_name_a_family_of_languages(repository):
+    edit(repository / "kernels/toy.yaml", "about: tiles\n  targets: [c]", "about: tiles\n  targets: [c, simt]")
+    assert scan("toy", repository).variant("tiled").targets == ("c", *FAMILIES["simt"])
+
+
+def test_every_family_is_of_targets_that_there_are():
+    assert tuple(TARGETS) == TARGET_NAMES and all(set(family) <= set(TARGETS) for family in FAMILIES.values())
 
 
 def test_forms_may_be_a_comprehension(repository):

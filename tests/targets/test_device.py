@@ -25,7 +25,9 @@ KERNELS = {name: replace(k, name=name) for name, k in {
     "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4), "shared": tiles.shared(),
     "functions": tiles.functions(FUNCS, "lane", 4),
 }.items()}
-DEVICES = [t.name for t in TARGETS.values() if t.device]
+DEVICES = emulation.LANGUAGES
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", DEVICES)
 def test_device_text_compiles(target, dtype, tmp_path):
@@ -62,3 +64,10 @@ def test_device_text_computes_the_same(name, target, dtype, tmp_path):
         for n, value in ran.outputs.items():
             np.testing.assert_allclose(got.outputs[n], value, rtol=16 * EPS[dtype], atol=16 * EPS[dtype])
         assert got.faults == 0, got
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_hip_reads_the_text_of_cuda(name):
+    """So what is shown of one text by running it is shown of the other."""
+    texts = [emit(KERNELS[name], target, "plain", "f64").text.split("\n") for target in ("cuda", "hip")]
+    assert texts[0][1:] == [l for l in texts[1][1:] if l != "#include <hip/hip_runtime.h>"]

@@ -21,6 +21,8 @@ from moapipe.errors import LabError
 from moapipe.lab.buffer import DTYPES, aligned
 from moapipe.lab.library import becoming, function, shapes, work_elements
 
+LANGUAGES = ("cuda", "hip")
+"""Targets whose text the shim reads."""
 SHIM = Path(__file__).parent / "native" / "shim.hpp"
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-include", str(SHIM))
 REAL = {"f32": "float", "f64": "double"}
@@ -39,8 +41,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Emulation:
-    """`traffic` of each input, output and of the workspace (`work`). `outside`: accesses outside all buffers. `divergent`:
-    barriers that some threads of a block did not reach. `barriers`: of all blocks together."""
+    """`traffic` of each input, output, of the workspace (`work`) and of the arrays that teams shared. `outside`: accesses outside all
+    buffers. `barriers` that all threads of a block met at, of all blocks together; `divergent`: those that some did not come to."""
 
     outputs: Mapping[str, NDArray[Any]]
     traffic: Mapping[str, Traffic]
@@ -89,4 +91,16 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     traffic = {n: Traffic(*row) for n, row in zip((*buffers, WORK), rows, strict=False)}
     given = list(shapes(manifest, "inputs", sizes).items())
     updated = {new: buffers[given[k][0]].reshape(given[k][1]) for k, new in becoming(manifest).items()}
-    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic, outside, barriers, divergent, launches)
+    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic | _shared(shim), outside, barriers, divergent, launches)
+
+
+def _shared(shim: ctypes.CDLL) -> dict[str, Traffic]:
+    """Traffic of the arrays that teams shared, by the names that the text gives them; added up where several functions have one."""
+    shim.shim_shared.restype, shim.shim_shared_array.restype = ctypes.c_int64, ctypes.c_char_p
+    out: dict[str, Traffic] = {}
+    for k in range(shim.shim_shared()):
+        told = (ctypes.c_int64 * 4)()
+        name = shim.shim_shared_array(ctypes.c_int64(k), told).decode()
+        before = out.get(name, Traffic(0, 0, 0, 0))
+        out[name] = Traffic(*(a + b for a, b in zip(told, (before.loads, before.stores, before.atomics, before.races), strict=True)))
+    return out

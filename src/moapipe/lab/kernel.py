@@ -20,15 +20,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from pydantic import Field, RootModel
+from pydantic import Field, RootModel, field_validator
 
 from moapipe.errors import ConfigError
 from moapipe.lab.document import Strict, choose, read_yaml
 from moapipe.lab.document import load as load_yaml
 from moapipe.lab.include import Include, includes, written_out
 
-TargetName = Literal["c", "fortran", "cuda", "hip"]
+TargetName = Literal["c", "fortran", "cuda", "hip", "opencl"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
+FAMILIES: dict[str, tuple[TargetName, ...]] = {"simt": ("cuda", "hip", "opencl")}
+"""Languages that a variant names together: a text of threads for GPUs."""
 DTYPES = ("f32", "f64")
 LITERALS = ("SIZES", "PARAMETERS", "FORMS")
 PLAIN = {"bool": bool, "int": int, "str": str, "dict": dict, "tuple": tuple, "list": list, "range": range, "zip": zip, "enumerate": enumerate}
@@ -36,9 +38,9 @@ FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "u
 
 
 class Variant(Strict):
-    """One block of kernels/x.yaml. `params` are tile sizes of the variant, expressions in the tile parameters; `tiny` are the
-    values of the same names that validation uses for its deliberately small tiles. `forms` are those that it is written for (empty:
-    all). `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
+    """One block of kernels/x.yaml. `targets` may name families. `params` are tile sizes of the variant, expressions in the tile
+    parameters; `tiny` are the values of the same names that validation uses for its deliberately small tiles. `forms` are those that
+    it is written for (empty: all). `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
 
     about: str
     targets: tuple[TargetName, ...]
@@ -49,6 +51,11 @@ class Variant(Strict):
     params: dict[str, int | str] = Field(default={})
     tiny: dict[str, int | str] = Field(default={})
     lifts: tuple[dict[str, Any], ...] = ()
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _families(cls, names: Any) -> Any:
+        return [t for n in names for t in FAMILIES.get(str(n), (n,))] if isinstance(names, list) else names
 
 
 class Variants(RootModel[dict[str, Variant]]):

@@ -23,7 +23,7 @@ from pygments.util import ClassNotFound
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json
 
-LEXERS = {".c": "c", ".f90": "fortran", ".cu": "cuda", ".h": "c"}
+LEXERS = {".c": "c", ".f90": "fortran", ".cu": "cuda", ".hip": "cuda", ".cl": "c", ".h": "c"}
 STRETCHY = re.compile(r"<mo>([(){}⟨⟩])</mo>(?!<mtable)")  # brackets that would grow with every nesting; those of cases may
 CONTEXT = 3  # lines of a loop nest that are shown around a change
 NOTATIONS = (("mathml", "mathematics"), ("moa", "MoA"), ("ascii", "ASCII"), ("latex", "LaTeX"))

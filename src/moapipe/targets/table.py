@@ -8,9 +8,10 @@ from moapipe.targets.cuda import CUDA
 from moapipe.targets.fortran import FORTRAN
 from moapipe.targets.hip import HIP
 from moapipe.targets.isa import element_bytes, isa_named
+from moapipe.targets.opencl import OPENCL
 from moapipe.targets.target import Target
 
-TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA, HIP)}
+TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA, HIP, OPENCL)}
 
 
 def target_named(name: str) -> Target:

@@ -1,0 +1,188 @@
+"""In: texts for OpenCL with their manifests, arrays. Out: their outputs, computed by this machine's processor, and what was reported.
+
+Two devices that share no code. PoCL compiles a text and runs its blocks on all cores: evidence for numbers, at any size, but weak
+for synchronisation (it runs more in order than the text asks for). Oclgrind interprets it and reports races, accesses outside of
+buffers, reads of what nobody wrote and barriers that not all threads reach: evidence for what is safe, at small sizes. Neither is a
+GPU. Jobs run in a process of their own, for a kernel gone wild may take it along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moapipe.algebra.index import evaluate, parse
+from moapipe.errors import LabError
+from moapipe.lab.buffer import DTYPES, aligned
+from moapipe.lab.device import Device
+from moapipe.lab.library import becoming, shapes, work_elements
+
+WORK = "work"
+LOG = "OCLGRIND_LOG"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An OpenCL implementation: its platform's name, its library (relative to the program's folder when it comes with a program),
+    what it must see, options of its compiler, whether it knows which elements nobody wrote, the Debian package that brings it."""
+
+    platform: str
+    program: str
+    library: str
+    environment: Mapping[str, str]
+    options: str
+    tracks: bool
+    package: str
+
+    @property
+    def place(self) -> str:
+        """The library to load; empty when it is not installed."""
+        if not self.program:
+            return self.library
+        found = shutil.which(self.program)
+        here = Path(found).resolve().parent / self.library if found else None
+        return str(here.resolve()) if here and here.is_file() else ""
+
+
+RUNTIMES = {
+    "pocl": Runtime("Portable Computing Language", "", "libOpenCL.so.1", {}, "-cl-std=CL1.2", False, "pocl-opencl-icd ocl-icd-libopencl1"),
+    "oclgrind": Runtime("Oclgrind", "oclgrind", "../lib/oclgrind/liboclgrind-rt.so", {
+        "OCLGRIND_DATA_RACES": "1", "OCLGRIND_UNIFORM_WRITES": "1", "OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_MAX_ERRORS": "20", "OCLGRIND_CHECK_API": "1"},
+        "-cl-std=CL1.2 -cl-opt-disable", True, "oclgrind"),      # it does not know all that an optimiser writes
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A text, its manifest, inputs by name (shapes as in the manifest), sizes, and the number of GPU threads."""
+
+    text: str
+    manifest: Mapping[str, Any]
+    inputs: Mapping[str, NDArray[Any]]
+    sizes: Mapping[str, int]
+    threads: int
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Outputs by name, among them the inputs that are updated in place; what the device reported or why there are none."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    report: str
+
+
+def missing(runtime: str) -> str:
+    """Why the runtime cannot be used here, in a sentence; empty when it can."""
+    row = RUNTIMES[runtime]
+    try:
+        if not row.place:
+            raise LabError(f"no {row.program}")
+        Device(row.place, row.platform)
+    except LabError as e:
+        return f"{e.message}: apt install {row.package}"
+    return ""
+
+
+def run(jobs: Sequence[Job], runtime: str, timeout: float = 600) -> list[Answer]:
+    """Every job on one runtime, in one process of its own; a job that ends the process answers with its words, and the next ones run
+    in another process. LabError when the runtime is not installed or time is up."""
+    row = RUNTIMES[runtime]
+    if not row.place:
+        raise LabError(f"no {row.program}", where=runtime, hint=f"Debian: apt install {row.package}")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for k, job in enumerate(jobs):
+            document = {"text": job.text, "manifest": dict(job.manifest), "sizes": dict(job.sizes), "threads": job.threads}
+            (folder / f"{k}.json").write_text(json.dumps(document))
+            np.savez(folder / f"{k}.in.npz", **job.inputs)
+        words: dict[int, str] = {}
+        while left := [k for k in range(len(jobs)) if not (folder / f"{k}.done").is_file() and k not in words]:
+            words[left[0]] = _process(runtime, folder, left, timeout)
+        return [_answer(folder, k, words.get(k, "")) for k in range(len(jobs))]
+
+
+def _process(runtime: str, folder: Path, numbers: Sequence[int], timeout: float) -> str:
+    """Run jobs until the process ends; what it said if that was before the first one was done."""
+    command = [sys.executable, "-m", "moapipe.lab.opencl", runtime, str(folder), *map(str, numbers)]
+    try:
+        environment = {**os.environ, **RUNTIMES[runtime].environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired as e:
+        raise LabError(f"no answer within {timeout:g} s", where=runtime, hint="smaller sizes: Oclgrind interprets") from e
+    return f"ended with {done.returncode}: {done.stderr.strip()[-2000:]}"
+
+
+def _answer(folder: Path, k: int, words: str) -> Answer:
+    log = folder / f"{k}.log"
+    report = log.read_text(errors="replace").strip() if log.is_file() else ""
+    if not (folder / f"{k}.done").is_file():
+        return Answer({}, f"{report}\n{words}".strip())
+    with np.load(folder / f"{k}.out.npz") as found:
+        return Answer(dict(found), report)
+
+
+# ------------------------------------------------------------------ inside the process
+
+
+def perform(job: Job, row: Runtime) -> dict[str, NDArray[Any]]:
+    """The launches of the manifest, in order, on copies of the inputs."""
+    device = Device(row.place, row.platform)
+    device.compile(job.text, row.options)
+    dtype, updated = job.manifest["dtype"], becoming(job.manifest)
+    given, made = shapes(job.manifest, "inputs", job.sizes), shapes(job.manifest, "outputs", job.sizes)
+    buffers = {}
+    for k, name in enumerate(given):
+        values = np.ascontiguousarray(job.inputs[name], DTYPES[dtype])
+        buffers[name] = device.buffer(values, written=k in updated)
+    for name, elements in {**{n: prod(s) for n, s in made.items()}, WORK: work_elements(job.manifest, job.sizes, job.threads)}.items():
+        buffers[name] = device.buffer(aligned(elements, dtype), defined=not row.tracks)
+    _launch(job.manifest["launches"], device, buffers, {**job.sizes, "threads": job.threads})
+    out = {}
+    for name, new in {**{n: n for n in made}, **{list(given)[k]: new for k, new in updated.items()}}.items():
+        out[new] = np.empty({**given, **made}[name], DTYPES[dtype])
+        device.read(buffers[name], out[new])
+    return out
+
+
+def _launch(rows: Sequence[Mapping[str, Any]], device: Device, buffers: Mapping[str, Any], at: Mapping[str, int]) -> None:
+    def number(e: str) -> int:
+        return evaluate(parse(e), at)
+
+    for row in rows:
+        match row:
+            case {"launch": str(name), "blocks": blocks, "block": block, "buffers": names, "integers": integers}:
+                device.launch(name, number(blocks), block, [buffers[n] for n in names], [number(e) for e in integers])
+            case {"for": str(var), "from": lo, "to": hi, "body": body}:
+                for v in range(number(lo), number(hi)):
+                    _launch(body, device, buffers, {**at, var: v})
+            case {"if": str(condition), "body": body}:
+                if number(condition):
+                    _launch(body, device, buffers, at)
+            case _:
+                raise LabError(f"no such launch: {row}", where="manifest.json", hint="derive it again")
+
+
+def main(runtime: str, folder: Path, numbers: Sequence[str]) -> None:
+    for k in numbers:
+        os.environ[LOG] = str(folder / f"{k}.log")          # a context opens it when it is made
+        document = json.loads((folder / f"{k}.json").read_text())
+        with np.load(folder / f"{k}.in.npz") as inputs:
+            job = Job(document["text"], document["manifest"], dict(inputs), document["sizes"], document["threads"])
+        np.savez(folder / f"{k}.out.npz", **perform(job, RUNTIMES[runtime]))
+        (folder / f"{k}.done").touch()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
