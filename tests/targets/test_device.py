@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.loops.nests import NESTS, sizes_for
+from tests.loops.test_lift_alone import last
 from tests.targets import tiles
 from tests.targets.compiled import compiler
 from tests.targets.test_emit import EPS, random_inputs
@@ -23,7 +24,7 @@ from moapipe.targets.table import TARGETS, flags
 KERNELS = {name: replace(k, name=name) for name, k in {
     **NESTS, "product": tiles.product(4, 4), "row_sums": tiles.row_sums(4), "masked_rows": tiles.masked_rows(4, 16),
     "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4), "shared": tiles.shared(),
-    "functions": tiles.functions(FUNCS, "lane", 4),
+    "functions": tiles.functions(FUNCS, "lane", 4), "team": last("a tile by a team").kernel,
 }.items()}
 DEVICES = emulation.LANGUAGES
 
@@ -55,7 +56,7 @@ def test_device_text_computes_the_same(name, target, dtype, tmp_path):
     (tmp_path / source.manifest["source"]).write_text(source.text)
     emulation.compile_text(tmp_path / source.manifest["source"], dtype, tmp_path / "kernel.so")
     cases = {"product": {"m": 7, "n": 9, "p": 5}, "row_sums": {"n": 3, "m": 11}, "masked_rows": {"n": 5, "m": 9}, "triangle": {"n": 7},
-             "panels": {"n": 6}, "copied": {"n": 3, "m": 2}, "shared": {"n": 9, "m": 5}}
+             "panels": {"n": 6}, "copied": {"n": 3, "m": 2}, "shared": {"n": 9, "m": 5}, "team": {"ni": 5, "nj": 9, "nk": 7, "ne": 1}}
     sizes = cases.get(name) or sizes_for(kernel, 6)
     inputs = random_inputs(kernel, sizes, dtype)
     ran = run(kernel, sizes, {n: v.astype(np.float64) for n, v in inputs.items()})

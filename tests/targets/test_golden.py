@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.loops.test_lift_alone import last
 from tests.targets import tiles
 from tests.targets.conftest import FOLDER
 
+from moapipe.loops.team import threads
 from moapipe.targets.emit import emit
 from moapipe.targets.table import TARGETS
 
 KERNELS = {"product": tiles.product(2, 2, 2), "masked_rows": tiles.masked_rows(2, 4), "panels": tiles.panels(2), "copied": tiles.copied(2),
-           "packed": tiles.packed(2), "shared": tiles.shared()}
-CASES = [(name, target) for name in KERNELS for target in TARGETS]
+           "packed": tiles.packed(2), "shared": tiles.shared(), "team": last("a tile by a team").kernel}
+CASES = [(name, target) for name, k in KERNELS.items() for target, row in TARGETS.items() if row.team or not threads(k.body)]
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
@@ -23,12 +25,11 @@ def test_emitted_text(name, target, golden):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_manifest_part(name, golden):
-    golden(f"{name}.json", json.dumps(emit(KERNELS[name], "c", "plain", "f64").manifest, indent=1) + "\n")
+    golden(f"{name}.json", json.dumps(emit(KERNELS[name], next(t for n, t in CASES if n == name), "plain", "f64").manifest, indent=1) + "\n")
 
 
 def test_no_golden_is_left_over():
-    suffixes = ["json", *(f"{t}.txt" for t in TARGETS)]
-    assert {p.name for p in FOLDER.iterdir()} == {f"{n}.{s}" for n in KERNELS for s in suffixes}
+    assert {p.name for p in FOLDER.iterdir()} == {f"{n}.{t}.txt" for n, t in CASES} | {f"{n}.json" for n in KERNELS}
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)

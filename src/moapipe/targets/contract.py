@@ -7,17 +7,25 @@ languages and quietly cost a factor of ten in all of them; so all refuse it alik
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from moapipe.algebra.index import constant
 from moapipe.algebra.scalar import Ref, references, text, variables
 from moapipe.errors import TargetError
-from moapipe.loops.onf import Array, Kernel, Leaf, Loop, leaves, statements
+from moapipe.loops import team as teams
+from moapipe.loops.onf import Alloc, Array, Kernel, Leaf, Loop, leaves, statements
 from moapipe.targets.expression import unit_stride
 from moapipe.targets.target import Unit
 
+SHARED_BYTES, TEAM = 48 * 1024, 1024
+"""What every device that we write for gives one team without being asked: shared memory, and threads."""
+
 
 def check(kernel: Kernel, unit: Unit) -> None:
-    """Frozen text 1 of docs/architecture.md, as far as targets rely on it. TargetError names the loop or the array."""
+    """Frozen text 1 of docs/architecture.md, as far as targets rely on it. TargetError (LiftError for what no team can run) names the
+    loop or the array."""
+    teams.check(kernel)
+    vectors = not teams.threads(kernel.body)            # a team's registers are scalars
     for s in statements(kernel.body):
         if isinstance(s, Loop) and s.kind in ("lane", "unroll"):
             _bounds(kernel, s, unit)
@@ -25,12 +33,26 @@ def check(kernel: Kernel, unit: Unit) -> None:
             raise TargetError(f"parallel loop {s.var} runs from {text(s.lo)} to {text(s.hi)}, which comes with the data", where=kernel.name,
                               hint="share out loops whose length the sizes give; shorten those inside")
     for a in kernel.arrays:
-        if a.space == "register":
+        if a.space == "register" and vectors:
             _extents(kernel, a, unit)
         if a.stream and a.space != "output":
             raise TargetError(f"{a.name} is {a.space} and asks for streaming stores", where=kernel.name, hint="only outputs can stream")
     for leaf, loops, _ in leaves(kernel.body):
         _leaf(kernel, leaf, loops)
+    _room(kernel, unit)
+
+
+def _room(kernel: Kernel, unit: Unit) -> None:
+    """What one team shares fits the chip, and its threads are as many as a block may have."""
+    for r in teams.regions(kernel.body):
+        names = {s.array for s in statements((r,)) if isinstance(s, Alloc)}
+        arrays = [a for a in kernel.arrays if a.name in names and a.space == "shared"]
+        need = sum(unit.size * prod(constant(s) or 0 for s in a.shape) for a in arrays)
+        if need > SHARED_BYTES:
+            raise TargetError(f"a team shares {need:,} bytes in {', '.join(a.name for a in arrays)}; there are {SHARED_BYTES:,}", where=kernel.name,
+                              hint="smaller tiles, or fewer of them at a time")
+        if teams.threads((r,)) > TEAM:
+            raise TargetError(f"a team has {teams.threads((r,)):,} threads; at most {TEAM:,} run together", where=kernel.name, hint="smaller tiles")
 
 
 def _bounds(kernel: Kernel, s: Loop, unit: Unit) -> None:
@@ -54,7 +76,7 @@ def _extents(kernel: Kernel, a: Array, unit: Unit) -> None:
 
 def _leaf(kernel: Kernel, leaf: Leaf, loops: Sequence[Loop]) -> None:
     lanes = [l.var for l in loops if l.kind == "lane"]
-    fixed = {l.var for l in loops if l.kind in ("lane", "unroll")}
+    fixed = {l.var for l in loops if l.kind in ("lane", "unroll", "thread")}
     for r in (leaf.target, *(x for e in (leaf.value, *leaf.where) for x in references(e))):
         for lane in lanes:
             if lane in variables(r) and not unit_stride(r, lane):

@@ -1,7 +1,7 @@
 """In: nothing. Out: the record of the CUDA target: the texts for GPUs of `simt`, with an entry point that launches them.
 
 Memory holds `stored` elements and launches are a macro, so that the same text runs on a processor under a shim
-(lab/native/shim.hpp). The ABI is that of C with device pointers; the entry point only launches, in stream order, and does not wait.
+(lab/native/shim.hpp), and so are the arrays of a team. The ABI is that of C with device pointers; the entry point only launches, in stream order, and does not wait.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from functools import partial
 
 from moapipe.loops.onf import Kernel
 from moapipe.targets.c import INTEGER, SIGNS, literal
-from moapipe.targets.simt import BLOCK, LOCAL_NAMES, MATH, SCALAR, Dialect, captured, given, launch, procedure, support
+from moapipe.targets.simt import BLOCK, LOCAL_NAMES, MATH, SCALAR, Dialect, captured, given, launch, procedure, support, trips
 from moapipe.targets.support import RESERVED
-from moapipe.targets.target import Call, Entry, Target, Unit, indent
+from moapipe.targets.target import Call, Entry, Target, Team, Unit, indent
 
 DIALECT = Dialect(
     inline="static __host__ __device__ inline", function="static __device__ void", grid="static __global__ void", space="", restrict="__restrict__",
-    thread="blockIdx.x * (int64_t)blockDim.x + threadIdx.x",
+    thread="blockIdx.x * (int64_t)blockDim.x + threadIdx.x", crowd="static __global__ void __launch_bounds__({0})", team="blockIdx.x",
+    shared="SHARED({0}, {1});", lent="LENT({0})",
 )
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
 RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"}
@@ -27,8 +28,8 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     out = []
     for c in calls:
         arguments = ", ".join([*(p.name for p in given(c)), "work", *captured(c), "threads" if c.loops else "1"])
-        blocks = f"(unsigned)((threads + {BLOCK - 1}) / {BLOCK}), {BLOCK}" if c.loops else "1, 1"
-        out.append(f"LAUNCH({c.procedure.name}_grid, {blocks}, {arguments});")
+        blocks = f"(threads + {BLOCK - 1}) / {BLOCK}, {BLOCK}" if c.loops else "1, 1"
+        out.append(f"LAUNCH({c.procedure.name}_grid, {f'{trips(c)}, {c.team}' if c.team else blocks}, {arguments});")
     return tuple(out)
 
 
@@ -44,7 +45,8 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
     suffix = "f" if unit.size == 4 else ""
     head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
             f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in runtime), "typedef real stored;",
-            "#define LAUNCH(grid, blocks, threads, ...) grid<<<blocks, threads>>>(__VA_ARGS__)", "#endif", "",
+            "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
+            "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", "",
             *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT)]
     return "\n".join([*head, *lines]) + "\n"
 
@@ -61,6 +63,7 @@ CUDA = Target(
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=partial(procedure, DIALECT), region=region, launch=launch, entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
+    procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};"),
+     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-arch=sm_80"), device=("kernel.cubin", "-cubin"),
 )

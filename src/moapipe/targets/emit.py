@@ -11,9 +11,11 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Literal
 
-from moapipe.algebra.index import add, simplify, subtract
+from moapipe.algebra.index import add, maximum, multiply, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text, variables
-from moapipe.loops.onf import Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
+from moapipe.errors import TargetError
+from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
+from moapipe.loops.team import barriers, threads
 from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
@@ -36,6 +38,8 @@ def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
     verify(kernel)
     row, unit = target_named(target), Unit(isa_named(isa), dtype)
     check(kernel, unit)
+    if row.team is None and threads(kernel.body):
+        raise TargetError("its iterations are run by teams of threads", where=kernel.name, hint=f"{target} has none: name the targets of the variant")
     return _Emitter(row.prepare(kernel, unit), row, unit).source(kernel)
 
 
@@ -56,7 +60,7 @@ def identifiers(kernel: Kernel, target: Target) -> dict[str, str]:
             word += "_"
         taken.add(word.lower() if target.fold_case else word)
         out[f"{sort}:{name}"] = word
-    return out | {"v:threads": "threads", "v:lane": "lane", "v:turn": "turn"}
+    return out | {"v:threads": "threads", "v:lane": "lane", "v:turn": "turn", "v:thread": target.team.thread if target.team else ""}
 
 
 class _Emitter:
@@ -174,15 +178,15 @@ class _Emitter:
 
     def call(self, body: Body, around: tuple[Loop, ...], nest: tuple[Loop, ...]) -> Call:
         """Write `body` as a procedure; the call names what it uses, in the kernel's order."""
-        walker = Walker(self.writer, self.marks)
+        walker = Walker(self.writer, self.marks, barriers(body) if nest else frozenset())
         scope = ROOT
         for l in (*around, *nest):
             scope = scope.under(l.var, l.lo, l.hi)
         for a in self.kernel.arrays:
-            if a.space == "register" and a.name in touched(body):
+            if a.space in CHIP and a.name in touched(body):
                 walker.alloc(a)
         walker.body(body, scope, 0)
-        used = [a for a in self.kernel.arrays if a.space != "register" and a.name in touched(body)]
+        used = [a for a in self.kernel.arrays if a.space not in CHIP and a.name in touched(body)]
         stored = written(body)
         parameters = tuple(Parameter(self.names["a:" + a.name], self.extents(a), a.name in stored) for a in used)
         lines = tuple(walker.lines)
@@ -191,15 +195,16 @@ class _Emitter:
         words = set(re.findall(r"\w+", everything))
         integers = tuple(n for n in passed if n in words)
         p = Procedure(f"{symbol(self.kernel)}_{len(self.calls) + 1}", parameters, integers, tuple(walker.locals.values()),
-                      tuple(walker.indices), lines)
+                      tuple(walker.indices), lines, tuple(walker.shared.values()))
         dealt, spelled = self.dealt(nest)
         self.indices |= {self.names["v:" + l.var]: None for l in dealt}
         bounds = tuple((self.names["v:" + l.var], self.written(l.lo), self.bound(l)) for l in dealt)
-        arguments = (*(self.address(a) for a in used), *(spelled.get(n, n) for n in integers))
+        arguments = (*(self.address(a) for a in used), *walker.shared, *(spelled.get(n, n) for n in integers))
         streams = any(a.stream and a.name in stored for a in used)
         private = any(a.space == "private" for a in used)
         self.alone |= private and not nest
-        self.calls.append(Call(p, bounds, nest[-1].schedule if nest else "static", arguments, streams, private))
+        trips = extent(nest)
+        self.calls.append(Call(p, bounds, nest[-1].schedule if nest else "static", arguments, streams, private, trips, threads(body) if nest else 0))
         return self.calls[-1]
 
     def dealt(self, nest: tuple[Loop, ...]) -> tuple[tuple[Loop, ...], dict[str, str]]:
@@ -220,6 +225,14 @@ class _Emitter:
         name = self.names["a:" + a.name]
         form = self.target.storage[a.space if a.space in ("workspace", "private") else "given"]
         return form.format(name, f"at_{name}")
+
+
+def extent(nest: tuple[Loop, ...]) -> Scalar:
+    """How many iterations the loops have together."""
+    out: Scalar = Num(1)
+    for l in nest:
+        out = multiply(out, l.hi if l.lo == Num(0) else maximum(subtract(l.hi, l.lo), 0))
+    return out
 
 
 def sort_of(s: Stmt) -> Sort:

@@ -25,6 +25,7 @@ from moapipe.algebra.index import (
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops.onf import Array, Kernel
+from moapipe.loops.team import owned
 from moapipe.targets.target import ATOM, LEVELS, Target, Text, Unit
 
 COMPARISONS = frozenset(("<", "<=", "=="))
@@ -76,6 +77,7 @@ class Writer:
     def __init__(self, kernel: Kernel, target: Target, unit: Unit, names: Mapping[str, str]) -> None:
         self.kernel, self.target, self.unit, self.names = kernel, target, unit, names
         self.arrays = {a.name: a for a in kernel.arrays}
+        self.owned = owned(kernel)
 
     # -------------------------------------------------------------- integers and conditions on them
 
@@ -226,6 +228,10 @@ class Writer:
 
     # -------------------------------------------------------------- elements
 
+    def own(self, index: tuple[Scalar, ...], array: str) -> tuple[Scalar, ...]:
+        """Indices (or extents) without those that tell whose registers they are."""
+        return index[self.owned.get(array, 0):]
+
     def load(self, r: Ref, scope: Scope) -> Text:
         where, vector = self.place(r, scope)
         if vector and self.arrays[r.array].space != "register":
@@ -245,7 +251,7 @@ class Writer:
             return self._register(a, name, index, depends, r)
         if self.target.indexing == "nested":
             return self.target.element.format(name, ", ".join(self._index(i).text for i in reversed(index)) or "0"), False
-        element = self.target.element.format(name, self._index(gamma_row(index, a.shape)).text)
+        element = self.target.element.format(name, self._index(gamma_row(self.own(index, r.array), self.own(a.shape, r.array))).text)
         return (self.target.address.format(element) if depends else element), depends
 
     def _register(self, a: Array, name: str, index: tuple[Scalar, ...], depends: bool, r: Ref) -> tuple[str, bool]:

@@ -12,10 +12,12 @@ from functools import partial
 from moapipe.targets.cuda import CUDA
 from moapipe.targets.simt import LOCAL_NAMES, MATH, Dialect, procedure, support
 from moapipe.targets.support import RESERVED
-from moapipe.targets.target import Entry, Unit
+from moapipe.targets.target import Entry, Team, Unit
 
 DIALECT = Dialect(
     inline="static inline", function="static void", grid="__kernel void", space="__global ", restrict="restrict", thread="get_global_id(0)",
+    crowd="__kernel __attribute__((reqd_work_group_size({0}, 1, 1))) void", team="get_group_id(0)", shared="__local real {0}[{1}];",
+    lent="__local real *restrict {0}",
 )
 KEYWORDS = "kernel global local constant private half bool uchar ushort uint ulong read_only write_only read_write pipe vec_step event_t"
 ATOMIC = """static void atomic_add_real(volatile __global real *at, real v) {
@@ -45,7 +47,8 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
 
 OPENCL = replace(
     CUDA, name="opencl", source="kernel.cl", reserved=RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"bits", "exchange"},
-    atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry, file=file, compiler="clang",
+    atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry,
+    team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const int64_t {0} = {1};"), file=file, compiler="clang",
     flags=("-O2", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64-unknown-unknown", "-Xclang", "-finclude-default-header", "-emit-llvm"),
     device=("kernel.bc", "-c"),
 )

@@ -14,7 +14,8 @@ from typing import assert_never
 from moapipe.algebra.index import constant, simplify
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
-from moapipe.loops.onf import Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
+from moapipe.loops.onf import CHIP, Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
+from moapipe.loops.team import crew
 from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_name
 from moapipe.targets.lane import assuming, conditions, everywhere, plan
 from moapipe.targets.strip import is_strip
@@ -26,10 +27,12 @@ EXPANDED = 4
 
 
 class Walker:
-    """Writes statements; collects lines and local variables of one procedure. `marks` numbers the tiles of the whole file."""
+    """Writes statements; collects lines and local variables of one procedure. `marks` numbers the tiles of the whole file; `barriers`
+    are the thread loops that the team waits in front of."""
 
-    def __init__(self, writer: Writer, marks: list[tuple[str, int, int, int]]) -> None:
-        self.writer, self.target, self.unit, self.marks = writer, writer.target, writer.unit, marks
+    def __init__(self, writer: Writer, marks: list[tuple[str, int, int, int]], barriers: frozenset[int] = frozenset()) -> None:
+        self.writer, self.target, self.unit, self.marks, self.barriers = writer, writer.target, writer.unit, marks, barriers
+        self.shared: dict[str, Local] = {}
         self.lines: list[str] = []
         self.locals: dict[str, Local] = {}
         self.indices: dict[str, None] = {}
@@ -70,11 +73,14 @@ class Walker:
                     assert_never(s)
 
     def alloc(self, a: Array) -> None:
-        """Registers become local variables; private arrays already have their place in the workspace."""
-        if a.space != "register":
+        """Registers become local variables, shared arrays the team's; private ones already have their place in the workspace."""
+        if a.space not in CHIP:
             return
-        extents = tuple(self._extent(a, e) for e in a.shape)
+        extents = tuple(self._extent(a, e) for e in self.writer.own(a.shape, a.name))
         name = self.writer.names["a:" + a.name]
+        if a.space == "shared":
+            self.shared[name] = Local("array", name, extents)
+            return
         if self.target.lanes == "loops":
             self.local("array", name, extents)
             return
@@ -86,8 +92,25 @@ class Walker:
 
     def _extent(self, a: Array, e: Scalar) -> int:
         if (n := constant(e)) is None:
-            raise TargetError(f"register array {a.name} has extent {text(e)}, which is no number", where=self.writer.kernel.name)
+            raise TargetError(f"{a.space} array {a.name} has extent {text(e)}, which is no number", where=self.writer.kernel.name)
         return n
+
+    def crew(self, s: Loop, scope: Scope, depth: int) -> None:
+        """A thread nest: one thread an iteration, which it tells from its number; the others of the team do nothing here."""
+        c, team = crew(s), self.target.team
+        assert team is not None
+        if id(s) in self.barriers:
+            self.line(depth, team.barrier)
+        number: Scalar = Var("thread")
+        self.line(depth, self.target.branch[0], self.writer.index(Op("<", (number, Num(c.threads))), scope).text)
+        step = c.threads
+        for l, extent in zip(c.loops, c.extents, strict=True):
+            rest, step = number if l is s else Op("%", (number, Num(step))), step // extent
+            name = self.writer.names["v:" + l.var]
+            self.line(depth + 1, team.constant, name, self.writer.index(Op("//", (rest, Num(step))), scope).text)
+            scope = scope.under(l.var, l.lo, l.hi)
+        self.body(c.body, scope, depth + 1)
+        self.line(depth, self.target.branch[2])
 
     def loop(self, s: Loop, scope: Scope, depth: int) -> None:
         vectors = self.target.lanes == "vectors"
@@ -98,6 +121,8 @@ class Walker:
             lo, hi = self.bounds(s, scope)
             for i in range(lo, hi):
                 self.body(s.body, scope.knowing(s.var, Num(i)), depth)
+        elif s.kind == "thread":
+            self.crew(s, scope, depth)
         elif s.kind == "lane" and vectors and not scope.lane:
             self.lane_loop(s, scope, depth)
         elif "transpose" in self.target.vector and not scope.lane and (t := transposition(s, self.writer.arrays, self.unit.lanes)):

@@ -1,6 +1,7 @@
 """In: the words in which languages for GPUs differ. Out: what their records share: a parallel loop as a grid of threads, its launch.
 
-Parallel loops become a grid-stride loop over all their iterations; lanes and unrolled loops stay plain loops; register arrays are
+Parallel loops become a grid-stride loop over all their iterations, or, where they hold thread loops, one block of threads for each
+iteration, which its number tells; lanes and unrolled loops stay plain loops; register arrays are
 local arrays. Memory holds `stored` elements. `threads` is the number of GPU threads; launches run in order, which is the barrier.
 """
 
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 
-from moapipe.algebra.index import ceil_div
-from moapipe.algebra.scalar import Num, Var
+from moapipe.algebra.index import ceil_div, multiply
+from moapipe.algebra.scalar import Num, Scalar, Var
 from moapipe.targets.c import declaration
 from moapipe.targets.target import Call, Launch, Parameter, Unit, indent
 
@@ -28,8 +30,10 @@ LOCAL_NAMES = frozenset(("EXP", "EXP2", "thread", "item", "rest"))
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What stands before a small function (`inline`), a procedure (`function`), the function that is launched (`grid`) and a pointer
-    to the device's memory (`space`); how a pointer says that nothing else points there; the number of this thread in the grid."""
+    """What stands before a small function (`inline`), a procedure (`function`), the function that is launched (`grid`; `crowd`, with
+    the size of the team, where teams run it) and a pointer to the device's memory (`space`); how a pointer says that nothing else
+    points there; the number of this thread in the grid, and of its team. A team's array {0} of {1} elements is declared as `shared`
+    in the function that is launched, and `lent` to the procedure."""
 
     inline: str
     function: str
@@ -37,6 +41,10 @@ class Dialect:
     space: str
     restrict: str
     thread: str
+    crowd: str
+    team: str
+    shared: str
+    lent: str
 
     def parameter(self, p: Parameter) -> str:
         return f"{self.space}{'' if p.written else 'const '}stored *{self.restrict} {p.name}"
@@ -57,7 +65,7 @@ def support(d: Dialect) -> str:
 def captured(c: Call) -> tuple[str, ...]:
     """The integers that the call's bounds and arguments name, in order of appearance."""
     told = " ".join([*(b for _, lo, hi in c.loops for b in (lo, hi)), *c.arguments, *(("at_own", "own_size") if c.private else ())])
-    skip = {*WORDS, *(p.name for p in c.procedure.arrays), *(n for n, _, _ in c.loops)}
+    skip = {*WORDS, *(p.name for p in (*c.procedure.arrays, *c.procedure.shared)), *(n for n, _, _ in c.loops)}
     return tuple(dict.fromkeys(w for w in re.findall(r"[A-Za-z_]\w*", told) if w not in skip))
 
 
@@ -67,28 +75,36 @@ def given(c: Call) -> tuple[Parameter, ...]:
 
 
 def launch(c: Call) -> Launch:
-    """All GPU threads for parallel loops, one for serial statements."""
-    threads, block = (Var("threads"), BLOCK) if c.loops else (Num(1), 1)
-    return Launch(f"{c.procedure.name}_grid", ceil_div(threads, block), block, (*(p.name for p in given(c)), "work"), captured(c), threads)
+    """A team for each iteration, or all GPU threads for parallel loops, or one for serial statements."""
+    threads: Scalar = multiply(c.trips, c.team) if c.team else Var("threads") if c.loops else Num(1)
+    block = c.team or (BLOCK if c.loops else 1)
+    blocks = c.trips if c.team else ceil_div(threads, block)
+    return Launch(f"{c.procedure.name}_grid", blocks, block, (*(p.name for p in given(c)), "work"), captured(c), threads)
 
 
 def procedure(d: Dialect, c: Call, unit: Unit) -> tuple[str, ...]:
     """The body as a device function, and the grid-stride loop over its iterations as a kernel."""
     p = c.procedure
-    head = ", ".join([*map(d.parameter, p.arrays), *(f"int64_t {n}" for n in p.integers)])
+    head = ", ".join([*map(d.parameter, p.arrays), *(d.lent.format(s.name) for s in p.shared), *(f"int64_t {n}" for n in p.integers)])
     body = (*(declaration(l, unit) for l in p.locals), *p.lines)
     grid = ", ".join([*map(d.parameter, given(c)), f"{d.space}stored *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
     lines = [f"const int64_t thread = {d.thread};", "if (thread >= threads) return;", "(void)work;"]
+    if c.team:
+        lines = [*(d.shared.format(s.name, prod(s.extents)) for s in p.shared), f"const int64_t item = {d.team};", "(void)work, (void)threads;"]
     if c.private:
         lines.append(f"{d.space}stored *const own = work + at_own + thread * own_size;")
     return (f"{d.function} {p.name}({head}) {{", *indent(body), "}", "",
-            f"{d.grid} {p.name}_grid({grid}) {{", *indent((*lines, *_iterations(c))), "}")
+            f"{d.crowd.format(c.team) if c.team else d.grid} {p.name}_grid({grid}) {{", *indent((*lines, *_iterations(c))), "}")
+
+
+def trips(c: Call) -> str:
+    return " * ".join(f"max_index({hi} - ({lo}), 0)" for _, lo, hi in c.loops) or "1"
 
 
 def _iterations(c: Call) -> tuple[str, ...]:
-    count = " * ".join(f"max_index({hi} - ({lo}), 0)" for _, lo, hi in c.loops) or "1"
+    """Every so-manieth of them for a thread; the one whose number it has for a team."""
     split: list[str] = []
     for name, lo, hi in reversed(c.loops):
         split += [f"const int64_t {name} = {lo} + rest % ({hi} - ({lo}));", f"rest /= {hi} - ({lo});"]
     inner = (*(("int64_t rest = item;", *split) if split else ()), f"{c.procedure.name}({', '.join(c.arguments)});")
-    return (f"for (int64_t item = thread; item < {count}; item += threads) {{", *indent(inner), "}")
+    return inner if c.team else (f"for (int64_t item = thread; item < {trips(c)}; item += threads) {{", *indent(inner), "}")

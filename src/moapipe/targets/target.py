@@ -72,7 +72,7 @@ class Local:
 @dataclass(frozen=True, slots=True)
 class Procedure:
     """The body of a parallel loop, or a run of serial statements: a function of its own, so that every array is known not to
-    overlap the others (an outlined parallel region loses that). `indices` are its loop variables."""
+    overlap the others (an outlined parallel region loses that). `indices` are its loop variables, `shared` the arrays of its team."""
 
     name: str
     arrays: tuple[Parameter, ...]
@@ -80,11 +80,13 @@ class Procedure:
     locals: tuple[Local, ...]
     indices: tuple[str, ...]
     lines: tuple[str, ...]
+    shared: tuple[Local, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a procedure under parallel loops (identifier, lo, hi; outermost first; none = serial)."""
+    """A call of a procedure under parallel loops (identifier, lo, hi; outermost first; none = serial), whose iterations are `trips`
+    in number. `team`: threads that run an iteration together; 0 for one thread an iteration."""
 
     procedure: Procedure
     loops: tuple[tuple[str, str, str], ...]
@@ -92,6 +94,8 @@ class Call:
     arguments: tuple[str, ...]
     streams: bool                                # writes past the caches: needs a fence before the barrier
     private: bool                                # uses the thread's slice of the workspace
+    trips: Scalar
+    team: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Team:
+    """How threads that run an iteration together are written: the wait for each other, a thread's number among them, a constant {0}
+    of the value {1}."""
+
+    barrier: str
+    thread: str
+    constant: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One language.
 
@@ -140,6 +154,7 @@ class Target:
     environment   variables that the compiler must see, NAME=value
     device     for a GPU: the file that a build makes and the flag that asks for it; empty = text for the host's processor
     launch     for a GPU: how a call is launched, which the manifest tells to whoever launches without the text's own entry point
+    team       for a GPU: how thread loops are written; a language without refuses them
     hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -180,6 +195,7 @@ class Target:
     flags: tuple[str, ...]
     device: tuple[str, str] | None = None
     launch: Callable[[Call], Launch] | None = None
+    team: Team | None = None
     environment: tuple[str, ...] = ()
 
 

@@ -1,15 +1,18 @@
 /* In: the text of a kernel for a GPU, behind this header. Out: it as a library for the processor, with counts of what it did.
 
    g++ -include shim.hpp -DREAL=double: threads of a block are fibers that run in turn and stop at barriers; blocks run one after
-   another. Memory holds cells instead of numbers: every access is counted for the buffer that it falls in, and checked: it lies in a
-   buffer, and no other thread of the same launch touches the element in a conflicting way without a barrier between them. That does
-   not depend on the order in which threads run. What it cannot see: how warps diverge and how hardware orders its memory. */
+   another. Memory, the caller's and a team's, holds cells instead of numbers: every access is counted for the buffer that it falls in,
+   and checked: it lies in a buffer, and no other thread of the same launch touches the element in a conflicting way without a barrier
+   between them. That does not depend on the order in which threads run. What nobody stored is NaN: a team's memory, and a thread's
+   registers. All threads of a block must wait at the same barrier of the text. What it cannot see: how warps diverge and how
+   hardware orders its memory. */
 #pragma once
 #define EMULATED
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 #include <ucontext.h>
 
@@ -21,6 +24,9 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
+#define __syncthreads() shim::wait(__LINE__)
+#define SHARED(name, size) static shim::Shared name(#name, size); name.begin()
+#define LENT(name) shim::Shared &name
 
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 static dim3 gridDim, blockDim, blockIdx, threadIdx;
@@ -36,13 +42,15 @@ constexpr uint64_t MANY = UINT64_MAX;
 
 struct Buffer {
     char *first, *last;
+    const char *name = "";
     int64_t counts[COUNTERS] = {};
     std::vector<Stamp> stamps[3];
 };
 
 static std::vector<Buffer> buffers;
+static size_t given;                                                 /* of them the caller's; a team's follow */
 static int64_t wholes[WHOLES];
-static uint64_t launch, block, phase, thread;
+static uint64_t call, launch, block, phase, thread;
 static int order;                                                    /* 0 ascending, 1 descending */
 
 inline bool conflict(const Stamp &s) {
@@ -77,17 +85,28 @@ inline bool touch(const void *at, size_t size, Act act) {
 /* ---------------------------------------------------------------- threads */
 
 enum State { READY, WAITING, DONE };
-struct Fiber { ucontext_t context; State state; };
+struct Fiber { ucontext_t context; State state; int line; };
 static std::vector<Fiber> fibers;
 static std::vector<char> stacks;
 static ucontext_t scheduler;
 static void (*body)(void *);
 static void *arguments;
-constexpr size_t STACK = 256 * 1024;
+constexpr size_t STACK = 256 * 1024, POISONED = 32 * 1024;            /* of a stack, the part where registers lie */
 
 inline void leave(State s) {
     fibers[thread].state = s;
     swapcontext(&fibers[thread].context, &scheduler);
+}
+
+inline void wait(int line) {
+    fibers[thread].line = line;
+    leave(WAITING);
+}
+
+/* Have all threads come to the same barrier? Some may have ended, or stand at another. */
+inline bool together() {
+    for (const Fiber &f : fibers) if (f.state != WAITING || f.line != fibers[0].line) return false;
+    return true;
 }
 
 inline void enter() { body(arguments); leave(DONE); }
@@ -97,6 +116,7 @@ inline void run_block(unsigned threads) {
     if (stacks.size() < threads * STACK) stacks.resize(threads * STACK);
     for (unsigned t = 0; t < threads; t++) {
         getcontext(&fibers[t].context);
+        std::memset(&stacks[(t + 1) * STACK - POISONED], 0xff, POISONED);
         fibers[t].context.uc_stack.ss_sp = &stacks[t * STACK];
         fibers[t].context.uc_stack.ss_size = STACK;
         fibers[t].context.uc_link = &scheduler;
@@ -112,12 +132,13 @@ inline void run_block(unsigned threads) {
             waiting += fibers[thread].state == WAITING;
         }
         left = waiting > 0;
-        wholes[DIVERGENT] += left && waiting != threads;             /* a barrier that not all threads reach */
+        wholes[together() ? BARRIERS : DIVERGENT] += left;
         for (Fiber &f : fibers) if (f.state == WAITING) f.state = READY;
     }
 }
 
 template <class Body> void run(unsigned blocks, unsigned threads, Body call) {
+    if (!blocks) return;
     launch++;
     wholes[LAUNCHES]++;
     gridDim.x = blocks;
@@ -133,11 +154,6 @@ template <class Body> void run(unsigned blocks, unsigned threads, Body call) {
 
 }  // namespace shim
 
-inline void __syncthreads() {
-    if (shim::thread == 0) shim::wholes[shim::BARRIERS]++;
-    shim::leave(shim::WAITING);
-}
-
 /* An element of memory. */
 struct stored {
     REAL value;
@@ -150,6 +166,37 @@ struct stored {
     }
     stored &operator=(const stored &s) { return *this = REAL(s); }
 };
+
+namespace shim {
+
+/* What the threads of a block share: new, and undefined, for every block. */
+struct Shared {
+    const char *name;
+    std::vector<stored> cells;
+    uint64_t call = 0, launch = 0, block = 0;
+    size_t place = 0;
+
+    Shared(const char *n, size_t size) : name(n), cells(size) {}
+
+    void begin() {
+        if (call == shim::call && launch == shim::launch && block == shim::block) return;
+        if (call != shim::call) {
+            char *first = reinterpret_cast<char *>(cells.data());
+            place = buffers.size();
+            buffers.push_back({first, first + cells.size() * sizeof(stored), name});
+        }
+        call = shim::call, launch = shim::launch, block = shim::block;
+        for (auto &s : buffers[place].stamps) s.assign(cells.size(), Stamp());
+        std::memset(static_cast<void *>(cells.data()), 0xff, cells.size() * sizeof(stored));
+    }
+
+    stored &operator[](int64_t i) {
+        static stored none;
+        return i < 0 || i >= int64_t(cells.size()) ? none : cells[i];
+    }
+};
+
+}  // namespace shim
 
 inline REAL atomicAdd(stored *at, REAL v) {
     if (!shim::touch(at, sizeof *at, shim::UPDATE)) return REAL(NAN);
@@ -164,6 +211,7 @@ inline REAL atomicAdd(stored *at, REAL v) {
 
 extern "C" void shim_begin(int descending) {
     shim::order = descending;
+    shim::call++;
     shim::buffers.clear();
     std::fill_n(shim::wholes, shim::WHOLES, 0);
 }
@@ -172,10 +220,20 @@ extern "C" void shim_buffer(void *at, int64_t elements) {
     shim::Buffer b{static_cast<char *>(at), static_cast<char *>(at) + elements * sizeof(REAL)};
     for (auto &s : b.stamps) s.resize(elements);
     shim::buffers.push_back(std::move(b));
+    shim::given = shim::buffers.size();
+}
+
+/* The arrays that blocks shared: how many, and the k-th one's name and COUNTERS numbers. */
+extern "C" int64_t shim_shared() { return int64_t(shim::buffers.size() - shim::given); }
+
+extern "C" const char *shim_shared_array(int64_t k, int64_t *out) {
+    const shim::Buffer &b = shim::buffers[shim::given + k];
+    std::copy_n(b.counts, shim::COUNTERS, out);
+    return b.name;
 }
 
 /* COUNTERS numbers a buffer in the order of shim_buffer, then WHOLES numbers. */
 extern "C" void shim_counts(int64_t *out) {
-    for (const auto &b : shim::buffers) out = std::copy_n(b.counts, shim::COUNTERS, out);
+    for (size_t k = 0; k < shim::given; k++) out = std::copy_n(shim::buffers[k].counts, shim::COUNTERS, out);
     std::copy_n(shim::wholes, shim::WHOLES, out);
 }
