@@ -1,4 +1,5 @@
-"""In: a derived source and its manifest, a machine's compilers. Out: kernel.so, kernel.s and build.json.
+"""In: a derived source and its manifest, a machine's compilers. Out: kernel.so, kernel.s and build.json; for a GPU, a device binary and
+a listing for each of its architectures.
 
 The listing is made first and assembled afterwards, so what the assembler gate reads is what runs. Commands are recorded as a
 shell would take them in the repository's root; a failure is recorded with its reason, and nothing of it runs.
@@ -11,18 +12,21 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from moapipe.errors import LabError
+from moapipe.lab import binary
+from moapipe.lab.binary import Code
 from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
-from moapipe.lab.file import read_json, sha256, write_json
+from moapipe.lab.file import read_json, sha256, write_json, write_text
 from moapipe.lab.place import built, derived
 from moapipe.targets.listing import check, tiles_of
-from moapipe.targets.table import TARGETS, flags, target_named
+from moapipe.targets.table import flags, target_named
+from moapipe.targets.target import Target
 
 SCHEMA = 1
 PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit", "hipcc": "hipcc"}
@@ -35,7 +39,7 @@ Status = Literal["built", "build_failed", "gate_failed"]
 @dataclass(frozen=True)
 class Built:
     """build.json: what was compiled, by what, how, and what the assembler gate saw. `library` is empty unless status is built
-    and the target runs on this machine's processor."""
+    and the target runs on this machine's processor; `device` holds a `binary.Code` for each architecture of a GPU."""
 
     build: Build
     machine: str
@@ -47,10 +51,11 @@ class Built:
     library: str
     library_sha256: str
     tiles: tuple[Mapping[str, Any], ...]
+    device: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
         flat = {k: v for k, v in asdict(self).items() if k != "build"}
-        return {"schema": SCHEMA, **asdict(self.build), **flat, "commands": list(self.commands), "tiles": [dict(t) for t in self.tiles]}
+        return {"schema": SCHEMA, **asdict(self.build), **flat, "commands": list(self.commands), "tiles": [dict(t) for t in self.tiles], "device": [dict(c) for c in self.device]}
 
 
 def read(path: Path) -> Built:
@@ -58,7 +63,7 @@ def read(path: Path) -> Built:
     d = read_json(path)
     build = Build(*(d[k] for k in ("kernel", "form", "variant", "target", "isa", "dtype")))
     rest = {k: d[k] for k in ("machine", "status", "reason", "compiler", "source_sha256", "library", "library_sha256")}
-    return Built(build=build, commands=tuple(d["commands"]), tiles=tuple(d["tiles"]), **rest)
+    return Built(build=build, commands=tuple(d["commands"]), tiles=tuple(d["tiles"]), device=tuple(d["device"]), **rest)
 
 
 def build(b: Build, root: Path, machine: str = "local") -> Built:
@@ -117,17 +122,37 @@ def version(command: str) -> str:
 
 def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: Path, folder: Path) -> tuple[tuple[str, ...], ...]:
     """Argument lists in order: text to listing, listing to library; for a GPU: text to a device binary."""
-    given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
     row = target_named(b.target)
     if row.device:
-        seen = ("env", *row.environment) if row.environment else ()
-        return ((*seen, *given, row.device[1], str(source), "-o", str(folder / row.device[0])),)
+        return tuple(told for arch, flag in row.architectures or (("", ""),) for told in _for_device(row, compiler, source, folder, arch, flag))
+    given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
     modules = ("-J", str(folder)) if b.target == "fortran" else ()
     listing, library = str(folder / "kernel.s"), str(folder / "kernel.so")
     return (
         (*given, PREFIX, *modules, "-S", str(source), "-o", listing),
         (compiler.command, "-shared", "-fopenmp", *compiler.flags, listing, "-o", library, "-lm"),
     )
+
+
+def _for_device(row: Target, compiler: Compiler, source: Path, folder: Path, arch: str, flag: str) -> Iterator[tuple[str, ...]]:
+    """Text to a device binary, and to a listing: by cuobjdump from the binary itself, else by the compiler."""
+    assert row.device is not None
+    seen = ("env", *row.environment) if row.environment else ()
+    given = (*seen, compiler.command, *row.flags, *filter(None, (flag,)), *compiler.flags)
+    made = folder / _named(row.device[0], arch)
+    yield (*given, row.device[1], str(source), "-o", str(made))
+    if row.listing and not _dumped(row):
+        yield (*given, *row.listing[1], str(source), "-o", str(folder / f"kernel.{arch}.{row.listing[0]}"))
+
+
+def _named(file: str, arch: str) -> str:
+    """`kernel.sm_90.cubin`: the file of one architecture."""
+    stem, _, ending = file.partition(".")
+    return f"{stem}.{arch}.{ending}" if arch else file
+
+
+def _dumped(row: Target) -> bool:
+    return row.name == "cuda" and bool(binary.disassembler())
 
 
 def shown(arguments: Sequence[str]) -> str:
@@ -140,13 +165,15 @@ def compile_source(
 ) -> Built:
     """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate."""
     (root / folder).mkdir(parents=True, exist_ok=True)
-    for old in ("build.json", "kernel.so", "kernel.s", *(d[0] for t in TARGETS.values() if (d := t.device))):
-        (root / folder / old).unlink(missing_ok=True)
+    for old in [root / folder / "build.json", *(root / folder).glob("kernel.*")]:
+        old.unlink(missing_ok=True)
     told = commands(b, manifest, compiler, source, folder)
     with tempfile.TemporaryDirectory(dir=root / folder, prefix=".compile-") as scratch:
         work = Path(scratch).relative_to(root)
-        complaint = _run(commands(b, manifest, compiler, source, work), root)
+        complaint, said = _run(commands(b, manifest, compiler, source, work), root)
         tiles, failed = _gate(manifest, b, root / work) if gated and not complaint else ((), "")
+        codes = _codes(target_named(b.target), manifest, root / work, said) if not complaint else ()
+        failed = failed or (next((f"{c.arch}: {problem}" for c in codes for problem in c.broken), "") if gated else "")
         status: Status = "build_failed" if complaint else "gate_failed" if failed else "built"
         for made in sorted((root / work).glob("kernel.*")):
             if not (complaint or (failed and made.suffix == ".so")):
@@ -155,20 +182,39 @@ def compile_source(
     runs = status == "built" and (root / library).is_file()
     return Built(
         b, machine, status, complaint or failed, {"command": compiler.command, "version": version(compiler.command)},
-        tuple(map(shown, told)), sha256(root / source), str(library) if runs else "", sha256(root / library) if runs else "", tiles,
+        tuple(map(shown, told)), sha256(root / source), str(library) if runs else "", sha256(root / library) if runs else "", tiles, tuple(map(asdict, codes)),
     )
 
 
-def _run(todo: Sequence[Sequence[str]], root: Path) -> str:
-    """Run commands in `root`; the complaint of the first that fails."""
+def _run(todo: Sequence[Sequence[str]], root: Path) -> tuple[str, tuple[str, ...]]:
+    """Run commands in `root`; the complaint of the first that fails, and what each said."""
+    said: list[str] = []
     for arguments in todo:
         real = [a.replace("$PWD", str(root)) for a in arguments]
         done = subprocess.run(real, cwd=root, capture_output=True, text=True, check=False)
+        said.append(done.stderr)
         if done.returncode:
             lines = (done.stderr or done.stdout).strip().splitlines()
             command = next(a for a in arguments if a != "env" and "=" not in a)
-            return f"{command} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"])
-    return ""
+            return f"{command} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"]), ()
+    return "", tuple(said)
+
+
+def _codes(row: Target, manifest: Mapping[str, Any], folder: Path, said: Sequence[str]) -> tuple[Code, ...]:
+    """What was compiled for each architecture of a GPU, held to the promises of the loop nest."""
+    return tuple(_code(row, manifest, folder, arch, "\n".join(said)) for arch, _ in row.architectures)
+
+
+def _code(row: Target, manifest: Mapping[str, Any], folder: Path, arch: str, said: str) -> Code:
+    assert row.device is not None and row.listing is not None
+    made, dialect = folder / _named(row.device[0], arch), row.listing[0]
+    if _dumped(row):
+        dialect = "sass"
+        write_text(folder / f"kernel.{arch}.sass", binary.disassembled(made))
+    listing = (folder / f"kernel.{arch}.{dialect}").read_text()
+    functions = binary.from_metadata(listing) if dialect == "gcn" else binary.from_ptxas(said, arch)
+    found = binary.counts(listing, dialect)
+    return Code(arch, made.name, sha256(made), dialect, functions, found, binary.broken(manifest["promises"], functions, found))
 
 
 def _gate(manifest: Mapping[str, Any], b: Build, folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from math import lcm
+from math import lcm, prod
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,12 @@ from moapipe.errors import ConfigError, MoapipeError
 from moapipe.lab.document import choose, suggestion
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import KernelFile, Variant, load
+from moapipe.loops import team
 from moapipe.loops.lift import LiftStep, apply_script
-from moapipe.loops.onf import Kernel, onf_hash
+from moapipe.loops.onf import Accumulate, Alloc, Kernel, onf_hash, statements
 from moapipe.loops.share import lower
 from moapipe.targets.emit import emit
-from moapipe.targets.isa import tile_parameters
+from moapipe.targets.isa import element_bytes, tile_parameters
 from moapipe.targets.target import Source
 
 SCHEMA = 1  # of manifest.json
@@ -87,7 +88,20 @@ class Derivation:
         return {
             "schema": SCHEMA, **asdict(self.build), "dnf_hash": self.denotation.hash, "onf_hash": self.schedule.hash,
             "params": dict(self.schedule.params), **self.source.manifest,
+            **({"promises": promises(self.schedule.kernel, element_bytes(self.build.dtype))} if "launches" in self.source.manifest else {}),
         }
+
+
+def promises(kernel: Kernel, size: int) -> dict[str, Any]:
+    """What a loop nest promises of compiled code for a GPU: whether anything is `atomic`, whether a team waits (`barrier`), bytes of
+    `shared` memory of the largest team; and that registers are registers, which needs no word."""
+    arrays = {a.name: a for a in kernel.arrays if a.space == "shared"}
+    regions = tuple(team.regions(kernel.body))
+    used = [{s.array for s in statements((r,)) if isinstance(s, Alloc)} & set(arrays) for r in regions]
+    return {
+        "atomic": any(isinstance(s, Accumulate) and s.atomic for s in statements(kernel.body)), "barrier": any(team.barriers((r,)) for r in regions),
+        "shared": max((sum(size * prod(evaluate(e, {}) for e in arrays[a].shape) for a in each) for each in used), default=0),
+    }
 
 
 def derive(build: Build, root: Path, *, tiny: bool = False) -> Derivation:

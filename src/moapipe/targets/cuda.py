@@ -65,5 +65,6 @@ CUDA = Target(
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
     procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};"),
      entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
-    flags=("-O3", "-std=c++17", "-arch=sm_80"), device=("kernel.cubin", "-cubin"),
+    flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
+    listing=("ptx", ("-ptx",)),
 )

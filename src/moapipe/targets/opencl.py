@@ -50,5 +50,5 @@ OPENCL = replace(
     atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry,
     team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const int64_t {0} = {1};"), file=file, compiler="clang",
     flags=("-O2", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64-unknown-unknown", "-Xclang", "-finclude-default-header", "-emit-llvm"),
-    device=("kernel.bc", "-c"),
+    device=("kernel.bc", "-c"), architectures=(), listing=None,
 )

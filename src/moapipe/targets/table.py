@@ -22,8 +22,8 @@ def target_named(name: str) -> Target:
 
 
 def flags(target: str, isa: str, dtype: str) -> tuple[str, ...]:
-    """The compiler's flags for one build, without `-shared`, `-S`, input and output."""
+    """The compiler's flags for one build, without `-shared`, `-S`, input and output; for a GPU, those of its first architecture."""
     row, machine = target_named(target), isa_named(isa)
     element_bytes(dtype)
     march = (f"-march={machine.march}",) if machine.march else ()
-    return (*row.flags, *march, *machine.wide) if row.device is None else row.flags
+    return (*row.flags, *march, *machine.wide) if row.device is None else (*row.flags, *(flag for _, flag in row.architectures[:1]))

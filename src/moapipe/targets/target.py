@@ -153,6 +153,8 @@ class Target:
     compiler, flags   how a build calls it
     environment   variables that the compiler must see, NAME=value
     device     for a GPU: the file that a build makes and the flag that asks for it; empty = text for the host's processor
+    architectures   GPUs to compile for: their name, which the file's name gets, and the flag that asks for it; empty: one file for all
+    listing    for a GPU: the dialect of the listing that the compiler writes (lab/binary.py), and its flags
     launch     for a GPU: how a call is launched, which the manifest tells to whoever launches without the text's own entry point
     team       for a GPU: how thread loops are written; a language without refuses them
     hints      lines before an unroll or lane loop of this extent
@@ -194,6 +196,8 @@ class Target:
     compiler: str
     flags: tuple[str, ...]
     device: tuple[str, str] | None = None
+    architectures: tuple[tuple[str, str], ...] = ()
+    listing: tuple[str, tuple[str, ...]] | None = None
     launch: Callable[[Call], Launch] | None = None
     team: Team | None = None
     environment: tuple[str, ...] = ()
