@@ -12,7 +12,7 @@ from moapipe.lab.experiment import Build, all_builds
 from moapipe.lab.file import read_json
 from moapipe.lab.kernel import Variant, load
 from moapipe.lab.place import root
-from moapipe.lab.transcript import STYLES, document, markdown, write
+from moapipe.lab.transcript import STYLES, document, edited, markdown, write
 from moapipe.loops.onf import show
 from moapipe.loops.onf_json import from_json
 from moapipe.targets.isa import ISAS, tile_parameters
@@ -147,6 +147,11 @@ def test_the_derivation_shows_every_step_in_every_style():
     for lift in d.schedule.lifts:
         assert f": {lift.title}\n" in text
     assert show(d.schedule.naive).rstrip() in text and show(d.schedule.kernel).rstrip() in text
+    nest = data["naive"]["onf"]
+    for lift, x in zip(data["lifts"], d.schedule.lifts, strict=True):
+        nest = edited(nest, lift["edits"])
+        assert nest == show(x.kernel)
+    assert nest == data["onf"]["text"]
     assert d.denotation.hash in text and d.schedule.hash in text and "$$" in text and "Ω⟨2 2⟩" in text
 
 

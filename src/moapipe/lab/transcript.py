@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -99,13 +100,31 @@ def said(law: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=512)
 def _scheduled(s: Schedule) -> Mapping[str, Any]:
+    nests = [show(s.naive), *(show(x.kernel) for x in s.lifts)]
     lifts = [
-        {"lift": x.lift, "title": x.title, "text": LIFTS[x.lift].text, "refusal": x.refusal, "onf": show(x.kernel), "hash": onf_hash(x.kernel)} for x in s.lifts
+        {"lift": x.lift, "title": x.title, "text": LIFTS[x.lift].text, "refusal": x.refusal, "edits": edits(before, after), "hash": onf_hash(x.kernel)}
+        for x, (before, after) in zip(s.lifts, pairwise(nests), strict=True)
     ]
     return {
-        "params": dict(s.params), "laws": [_law(x) for x in s.laws], "naive": {"onf": show(s.naive), "hash": onf_hash(s.naive)},
+        "params": dict(s.params), "laws": [_law(x) for x in s.laws], "naive": {"onf": nests[0], "hash": onf_hash(s.naive)},
         "lifts": lifts, "onf": {"text": show(s.kernel), "hash": s.hash},
     }
+
+
+def edits(before: str, after: str) -> list[list[Any]]:
+    """What a lift did to the text of a loop nest: [first line, line after the last, the lines in their place], from the end backwards,
+    so that each holds in the text that the ones before it left. A hundred whole nests would be ten megabytes."""
+    old, new = before.splitlines(), after.splitlines()
+    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [[i1, i2, new[j1:j2]] for tag, i1, i2, j1, j2 in reversed(found) if tag != "equal"]
+
+
+def edited(before: str, changes: Iterable[Sequence[Any]]) -> str:
+    """The text after `edits`."""
+    lines = before.splitlines()
+    for first, last, new in changes:
+        lines[first:last] = new
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _law(x: LawStep) -> dict[str, Any]:
@@ -148,8 +167,8 @@ def _tiles(d: Derivation) -> Iterator[str]:
 
 
 def _changes(before: str, after: str) -> str:
-    """The lines that a lift takes away (-) and brings (+), with two lines around them; the whole nest before and after is in
-    derivation.json."""
+    """The lines that a lift takes away (-) and brings (+), with two lines around them; the whole nest before and after follows
+    from derivation.json (`edited`)."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=2, lineterm="")
     return "\n".join(l if not l.startswith("@@") else "…" for l in lines if not l.startswith(("---", "+++"))) or "(nothing changes)"
 

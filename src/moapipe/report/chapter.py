@@ -22,6 +22,7 @@ from pygments.util import ClassNotFound
 
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json
+from moapipe.lab.transcript import edited
 
 LEXERS = {".c": "c", ".f90": "fortran", ".cu": "cuda", ".hip": "cuda", ".cl": "c", ".h": "c"}
 STRETCHY = re.compile(r"<mo>([(){}⟨⟩])</mo>(?!<mtable)")  # brackets that would grow with every nesting; those of cases may
@@ -157,8 +158,9 @@ def lifts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every lift with its loop nest as HTML, changes marked against the one before."""
     out, before = [], document["naive"]["onf"]
     for lift in document["lifts"]:
-        out.append({**lift, "html": changes(before, lift["onf"])})
-        before = lift["onf"]
+        after = edited(before, lift["edits"])
+        out.append({**lift, "html": changes(before, after)})
+        before = after
     return out
 
 
