@@ -104,7 +104,11 @@ def names(root: Path) -> tuple[str, ...]:
 
 def scan(name: str, root: Path) -> KernelFile:
     """The kernel file without running it. ConfigError: no such kernel, a literal that is missing, a bad variant."""
-    choose(name, names(root), "kernel", "kernels/")
+    return _scan(name, root, _stamp(name, root))
+
+
+@lru_cache(maxsize=64)
+def _scan(name: str, root: Path, stamp: object) -> KernelFile:
     path, where = root / "kernels" / f"{name}.py", f"kernels/{name}.py"
     tree = _tree(path, where)
     found = _literals(tree, where)
@@ -181,15 +185,23 @@ def _digest(name: str, root: Path, inside: tuple[str, ...]) -> str:
 
 
 def load(name: str, root: Path) -> KernelFile:
-    """The kernel file with its module, the same record until one of its two files changes. ConfigError names what the file lacks."""
-    choose(name, names(root), "kernel", "kernels/")
+    """The kernel file with its module, the same record until one of its files changes. ConfigError names what the file lacks."""
     return _load(name, root, _stamp(name, root))
 
 
-def _stamp(name: str, root: Path) -> tuple[object, ...]:
-    files = [root / "kernels" / f"{name}.{end}" for end in ("py", "yaml")]
-    own = tuple((f.stat().st_mtime_ns, f.stat().st_size) if f.is_file() else None for f in files)
-    return (*own, *((n, _stamp(n, root)) for n in dict.fromkeys((*imported(name, root), *included(name, root)))))
+def _stamp(name: str, root: Path, inside: tuple[str, ...] = ()) -> tuple[object, ...]:
+    """What a kernel file is made from: the bytes of its two files and of those that they import and include. Reading them costs
+    microseconds, and what they say is worked out once. ConfigError: no such kernel."""
+    known = names(root)
+    choose(name, known, "kernel", "kernels/")
+    files = (root / "kernels" / f"{name}.{end}" for end in ("py", "yaml"))
+    own = tuple(f.read_bytes() if f.is_file() else None for f in files)
+    return (*own, *((n, _stamp(n, root, (*inside, name))) for n in _others(name, root, own, known) if n not in (*inside, name)))
+
+
+@lru_cache(maxsize=256)
+def _others(name: str, root: Path, own: object, known: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*imported(name, root), *included(name, root))))
 
 
 @lru_cache(maxsize=64)
