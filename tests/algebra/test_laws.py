@@ -1,6 +1,7 @@
 """Every named identity on both sides, over awkward shapes; the ⊕ of online softmax as a monoid."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise, product
 from math import inf
 
@@ -10,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moapipe.algebra import expr as moa
-from moapipe.algebra.dnf import Dnf, meaning, reduce_definitions
+from moapipe.algebra.dnf import Dnf, meaning, reduce_definitions, with_normals
 from moapipe.algebra.expr import Definition, Definitions
 from moapipe.algebra.laws import LAWS, LN_2, LOG2_E, ONLINE_SOFTMAX, combine_softmax
-from moapipe.algebra.scalar import Op, Ref, Var, walk
+from moapipe.algebra.scalar import Fold, Op, Ref, Scalar, Var, rewrite, walk
 from moapipe.errors import AlgebraError
 
 SIZES = [{"r": r, "n": n, "d": d} for r, n, d in [(2, 3, 5), (1, 1, 1), (3, 0, 2), (0, 3, 2), (4, 5, 0), (5, 2, 3)]]
@@ -75,6 +76,19 @@ def mixture(guarded: bool, *, own_divisor: bool = False, late: bool = False) -> 
     return kernel(x, p, *((o, t) if late else (t, o)), *([u] if own_divisor else []), out, outputs=("out",))
 
 
+def commuted(d: Dnf) -> Dnf:
+    """Every sum of products with its factors exchanged."""
+
+    def go(e: Scalar) -> Scalar:
+        match e:
+            case Fold("sum", _, _, _, Op("*", (a, b))):
+                return replace(e, body=Op("*", (b, a)))
+            case _:
+                return e
+
+    return with_normals(d, tuple(replace(n, value=rewrite(n.value, go)) for n in d.normals))
+
+
 def crossed() -> Dnf:
     """The result reads the sum with its axes exchanged: o[j,i] ÷ t[i], where the divisor moves with the sum's second axis."""
     w = Definition("w", ("i", "k"), moa.exp(moa.inner("+", "*", K, moa.transpose(K), index="p")))
@@ -116,7 +130,7 @@ def weighted(first: bool) -> Dnf:
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
     "corr": (lambda: exchanged(True),),
-    "divide_last": (lambda: LAWS["divide_first"].apply(mixture(True)), lambda: LAWS["divide_first"].apply(mixture(True, late=True))),
+    "divide_last": (lambda: LAWS["divide_first"].apply(mixture(True)), lambda: commuted(LAWS["divide_first"].apply(mixture(True))), lambda: LAWS["divide_first"].apply(mixture(True, late=True))),
     "share_by_lse": (lambda: shares(True), lambda: shares(False)),
     "shift_empty": (lambda: LAWS["share_by_lse"].apply(shares(True)),),
     "reciprocal": (lambda: shares(True), lambda: LAWS["divide_first"].apply(mixture(True)), lambda: mixture(True)),

@@ -44,6 +44,13 @@ def test_axes_around_stand_first_and_are_fused_first():
     assert made[3:5] == ({"fuse": {"axis": "b", "only": ["part", "C", "lse?"]}}, {"fuse": {"axis": "io", "only": ["part", "C", "lse?"]}})
 
 
+@pytest.mark.parametrize("axis", ["k", ["k"]])
+def test_copies_and_parts_may_have_axes_of_those_around(axis):
+    script = [{"split_fold": {"definition": "C", "axis": axis, "into": "part"}}, {"stage": {"array": "B", "into": "Bt", "index": ["k", "j"]}}]
+    made = written_out([{"include": {"variant": "v", "outer": ["b"], "copies": {"part": ["b"], "Bt": ["b"]}}}], lambda _: (script, {}), "here")
+    assert made == ({"split_fold": {"definition": "C", "axis": ["b", "k"], "into": "part"}}, {"stage": {"array": "B", "into": "Bt", "index": ["b", "k", "j"]}})
+
+
 def test_without_a_form_conditions_stay():
     made = expanded()
     assert [item.get("when") for item in made[1:]] == [None] * 6 + ["not transposed", "transposed"]

@@ -81,14 +81,16 @@ def steps(name, variant, form):
 
 
 VARIANTS = [(name, variant, form) for name in names(ROOT) for form in scan(name, ROOT).forms for variant in scan(name, ROOT).variants_of(form)]
-LONG = 90
+LONG, LONGEST = 90, 400
 
 
 def tier(name, variant, form):
-    """A script of so many lifts is held in one form; its other forms, which differ by a mask, are for the slow tier."""
+    """A script of LONG lifts is held in one form; its other forms, which differ by a mask, are for the slow tier, and so is a script of
+    LONGEST, which is made of others that are held by themselves."""
     file = scan(name, ROOT)
     first = next(f for f in file.forms if variant in file.variants_of(f))
-    return pytest.mark.slow if len(file.variants[variant].lifts) > LONG and form != first else ()
+    lifts = len(file.variants[variant].lifts)
+    return pytest.mark.slow if lifts > LONGEST or (lifts > LONG and form != first) else ()
 
 
 TIERED = [pytest.param(*v, marks=tier(*v)) for v in VARIANTS]

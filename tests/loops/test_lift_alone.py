@@ -7,9 +7,11 @@ from math import inf
 import numpy as np
 import pytest
 from tests.loops.refused import (
+    DOUBLE,
     MAXIMUM,
     MIXED,
     ONLINE,
+    PRODUCT,
     RESULT,
     ROWS,
     SAFE,
@@ -61,6 +63,12 @@ TEAM = [
 """A product's rows in blocks of two, its columns in blocks of four; the team of 2 × 4 shares three columns of A at a time."""
 SCRIPTS = {
     "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
+    "a reader of what is accumulated reads the copy": (lambda: kernel(PRODUCT, DOUBLE, outputs=("x", "y")), [("accumulate_in", {"array": "x", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
+    "parts of two axes": (matmul, [
+        SPLIT, ("split", {"axis": "kl", "by": 2, "outer": "km", "inner": "kn"}), ("split_fold", {"definition": "x", "axis": ["ko", "km"], "into": "p"}),
+        ("reorder", {"order": ["ko", "km", "i", "j", "kn"], "only": ["p", "x"]}), ("fuse", {"axis": "ko"}), ("fuse", {"axis": "km"}), ("fuse", {"axis": "i", "only": ["p", "x"]}),
+        ("contract", {"array": "p"}),
+    ]),
     "parts in order": (matmul, [SPLIT, ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("bind", {"axis": "ko", "kind": "parallel", "only": "p"})]),
     "parts straight into the reader": (matmul, [
         SPLIT, ("clip", {"axis": "kl"}), ("split_fold", {"definition": "x", "axis": "ko", "into": "p"}), ("fold_into", {"definition": "x", "reader": "y"}),

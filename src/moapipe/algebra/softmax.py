@@ -110,18 +110,27 @@ def divide_last(d: Dnf) -> Dnf:
     by = {n.name: n for n in d.normals}
     for n in d.normals:
         match n.value:
-            case Fold("sum", var, _, _, Op("*", (Ref() as p, v))) as fold if p.array in by and (found := _share(by[p.array])) is not None:
-                at = {name: i for (name, _), i in zip(by[p.array].axes, p.index, strict=True)}
-                w, t = (Ref(r.array, tuple(substitute(i, at) for i in r.index)) for r in found)
-                if var in variables(t):
+            case Fold("sum", var, _, _, Op("*", (a, b))) as fold:
+                found = next((f for p, v in ((a, b), (b, a)) if (f := _shared(p, v, by)) is not None and var not in variables(f[1])), None)
+                if found is None:
                     continue
-                mixed = Normal(_free("mixed", d), n.axes, replace(fold, body=Op("*", (w, v))))
+                product, t = found
+                mixed = Normal(_free("mixed", d), n.axes, replace(fold, body=product))
                 whole = Op("/", (Ref(mixed.name, tuple(Var(a) for a, _ in n.axes)), t))
                 value = Op("select", (Op("==", (t, Num(0))), Num(0), whole))
                 return with_normals(d, tuple(m for old in d.normals for m in ((mixed, replace(n, value=value)) if old.name == n.name else (old,))))
             case _:
                 pass
     raise AlgebraError("divide_last finds no Σ (w/t)·v", where=d.name, hint="it undoes divide_first")
+
+
+def _shared(p: Scalar, v: Scalar, by: dict[str, Normal]) -> tuple[Scalar, Ref] | None:
+    """(w·v, t) of the product of p = w/t and v, at p's index."""
+    if not isinstance(p, Ref) or p.array not in by or (found := _share(by[p.array])) is None:
+        return None
+    at = {name: i for (name, _), i in zip(by[p.array].axes, p.index, strict=True)}
+    w, t = (Ref(r.array, tuple(substitute(i, at) for i in r.index)) for r in found)
+    return Op("*", (w, v)), t
 
 
 def shift_empty(d: Dnf) -> Dnf:

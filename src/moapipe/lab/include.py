@@ -6,7 +6,7 @@ A kernel is often made of others: a gated MLP of products, a block of norms, pro
 
 stands for that variant's lifts with its names renamed, all others tagged, lifts without `only` kept to the definitions in `only`
 (as far as a lift can be), and the named lifts left out. `outer` are axes around all of it: they stand in front of every order, and
-what is fused is fused over them first; `copies` says which of them a staged copy has. `form` decides the included script's own `when`; the item's `when` stays
+what is fused is fused over them first; `copies` says which of them a staged copy, or the parts of a fold, have. `form` decides the included script's own `when`; the item's `when` stays
 on every lift. Without `kernel`, another variant of the same kernel is meant; nothing need then be renamed.
 """
 
@@ -102,8 +102,9 @@ def _renamed(lift: str, arguments: Mapping[str, Any], asked: Include, own: set[s
     itself made, and gets those that this lift makes: nobody else has them, so lifts on them need no definitions."""
     hints = get_type_hints(LIFTS[lift].apply)
     out = {n: _names(v, asked) if hints.get(n) in (str, Names) else v for n, v in arguments.items()}
-    if lift == "stage" and arguments.get("into") in asked.copies:
-        out["index"] = [*asked.copies[arguments["into"]], *out["index"]]
+    where = {"stage": "index", "split_fold": "axis"}.get(lift)
+    if where and arguments.get("into") in asked.copies:
+        out[where] = [*asked.copies[arguments["into"]], *([out[where]] if isinstance(out[where], str) else out[where])]
     if "order" in out and hints["order"] == Names:
         out["order"] = [*asked.outer, *out["order"]]
     axes = arguments.get("axis", [])

@@ -44,8 +44,8 @@ from moapipe.loops.onf import (
 
 
 def accumulate_in(k: Kernel, *, array: str, into: str) -> Kernel:
-    """Compute `array` in a temporary and copy it out when it is complete, as the definition `array`_copy. Legal while the
-    nests are apart."""
+    """Compute `array` in a temporary and copy it out when it is complete, as the definition `array`_copy; readers read the copy.
+    Legal while the nests are apart."""
     fresh(k, "accumulate_in", into)
     k.array(array)
     last = max((i for i, s in enumerate(k.body) if array in written((s,))), default=-1)
@@ -59,34 +59,34 @@ def accumulate_in(k: Kernel, *, array: str, into: str) -> Kernel:
     def swap(r: Ref) -> Scalar:
         return Ref(into, r.index) if r.array == array else r
 
-    body = map_expressions(k.body, lambda e: map_references(e, swap))
+    body = map_expressions(k.body[: last + 1], lambda e: map_references(e, swap))
     copy = nest([replace(l, kind="serial", mark="") for l in own], (Assign(leaf.target, Ref(into, leaf.target.index), guards, f"{array}_copy"),))
     a = k.array(array)
-    return with_arrays(k, (*body[: last + 1], *copy, *body[last + 1 :]), add=(Array(into, a.shape, "workspace"),))
+    return with_arrays(k, (*body, *copy, *k.body[last + 1 :]), add=(Array(into, a.shape, "workspace"),))
 
 
-def split_fold(k: Kernel, *, definition: str, axis: str, into: str) -> Kernel:
+def split_fold(k: Kernel, *, definition: str, axis: Names, into: str) -> Kernel:
     """Fold in parts: one partial `into` for each iteration of `axis`, then the partials in order. Legal because monoids are
-    associative; while the nests are apart."""
+    associative; while the nests are apart. With several axes there is a partial for each of their combinations."""
     known(k, "split_fold", (definition,))
     fresh(k, "split_fold", into)
     at, init, fold, loops = _fold_nests(k, definition, "split_fold")
-    parts = next((l for l in loops if l.var == axis), None)
     own = target_loops(fold, loops)
-    if parts is None or any(parts is l for l in own):
-        raise refusal("split_fold", f"{definition} {axis}", f"{definition} does not fold over {axis}", f"its loops are {', '.join(l.var for l in loops)}")
-    if variables(parts.hi) & {l.var for l in loops}:
-        raise refusal("split_fold", f"{definition} {axis}", f"the number of parts {text(parts.hi)} changes with another loop")
-    kept = [l for l in loops if any(l is x for x in (*own, parts))]
+    parts = [l for l in loops if l.var in axis and not any(l is x for x in own)]
+    if lost := [v for v in axis if v not in {l.var for l in parts}]:
+        raise refusal("split_fold", f"{definition} {lost[0]}", f"{definition} does not fold over {lost[0]}", f"its loops are {', '.join(l.var for l in loops)}")
+    if changing := next((l for l in parts if variables(l.hi) & {x.var for x in loops}), None):
+        raise refusal("split_fold", f"{definition} {changing.var}", f"the number of parts {text(changing.hi)} changes with another loop")
+    kept = [l for l in loops if any(l is x for x in (*own, *parts))]
     gone = {l.var for l in loops} - {l.var for l in kept}
-    part = Ref(into, (*fold.target.index, Var(axis)))
+    part = Ref(into, (*fold.target.index, *(Var(l.var) for l in parts)))
     where = tuple(w for w in fold.where if not variables(w) & gone)
     new = (
         *nest(kept, (Assign(part, init.value, where, into),)), *nest(loops, (replace(fold, target=part, name=into),)),
         k.body[at], *nest(kept, (Accumulate(fold.monoid, fold.target, part, where, definition),)),
     )  # fmt: skip
     a = k.array(fold.target.array)
-    return with_arrays(k, (*k.body[:at], *new, *k.body[at + 2 :]), add=(Array(into, (*a.shape, parts.hi), "workspace"),))
+    return with_arrays(k, (*k.body[:at], *new, *k.body[at + 2 :]), add=(Array(into, (*a.shape, *(l.hi for l in parts)), "workspace"),))
 
 
 def _fold_nests(k: Kernel, definition: str, lift: str) -> tuple[int, Assign, Accumulate, tuple[Loop, ...]]:
