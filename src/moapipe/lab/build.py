@@ -165,7 +165,7 @@ def compile_source(
 ) -> Built:
     """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate."""
     (root / folder).mkdir(parents=True, exist_ok=True)
-    for old in [root / folder / "build.json", *(root / folder).glob("kernel.*")]:
+    for old in {root / folder / "build.json", *(root / folder).glob("kernel.*")} - {root / source}:
         old.unlink(missing_ok=True)
     told = commands(b, manifest, compiler, source, folder)
     with tempfile.TemporaryDirectory(dir=root / folder, prefix=".compile-") as scratch:
