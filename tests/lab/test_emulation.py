@@ -15,9 +15,11 @@ from moapipe.lab.derive import derive
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import load, names, scan
 from moapipe.lab.place import root
-from moapipe.loops.atomic import Atomic, atomics
+from moapipe.loops.atomic import atomics
+from moapipe.loops.footprint import Census
 from moapipe.loops.interpret import Run, run
-from moapipe.targets.isa import DTYPES
+from moapipe.loops.onf import Kernel
+from moapipe.loops.team import waits
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 ROOT = root()
@@ -33,22 +35,26 @@ class Made:
     inputs: dict
     sizes: dict
     ran: Run
-    shared: tuple[Atomic, ...]
+    kernel: Kernel
+
+    @property
+    def census(self) -> Census:
+        return Census(self.sizes)
 
     def emulate(self, **options):
         return emulation.run(self.library, self.manifest, self.inputs, self.sizes, THREADS, **options)
 
 
-def make(b: Build, folder: Path, mutate=lambda text: text, size=SIZES) -> Made:
+def make(b: Build, folder: Path, mutate=lambda text: text, **given: int) -> Made:
     d = derive(b, ROOT, tiny=True)
     text = mutate(d.source.text)
     (folder / d.manifest["source"]).write_text(text)
     emulation.compile_text(folder / d.manifest["source"], b.dtype, folder / "kernel.so")
     module = load(b.kernel, ROOT).module
-    sizes = {s: size + i for i, s in enumerate(module.SIZES)}
-    given = {n: np.asarray(v) for n, v in module.inputs(np.random.default_rng(1), sizes, b.form).items()}
+    sizes = {s: SIZES + i for i, s in enumerate(module.SIZES)} | given
+    x = {n: np.asarray(v) for n, v in module.inputs(np.random.default_rng(1), sizes, b.form).items()}
     kernel = d.schedule.kernel
-    return Made(folder / "kernel.so", d.manifest, given, sizes, run(kernel, sizes, given, threads=THREADS), atomics(kernel, sizes))
+    return Made(folder / "kernel.so", d.manifest, x, sizes, run(kernel, sizes, x, threads=THREADS), kernel)
 
 
 def right(got, made: Made, dtype: str) -> bool:
@@ -61,35 +67,55 @@ def test_numbers_are_right_no_fault_and_the_counts_of_the_interpreter(b, tmp_pat
     for descending in (False, True):
         got = made.emulate(descending=descending)
         assert right(got, made, b.dtype) and got.faults == 0
+    shared = atomics(made.kernel, made.sizes)
     for name, traffic in got.traffic.items():
         access = made.ran.accesses.get(name)
         if access and (access.loads or access.stores):  # lengths are read as indices, which no count calls an access
             assert (traffic.loads + traffic.atomics, traffic.stores + traffic.atomics) == (access.loads, access.stores), name
-        assert name == emulation.WORK or traffic.atomics == sum(a.updates for a in made.shared if a.array == name), name
+        assert name == emulation.WORK or traffic.atomics == sum(a.updates for a in shared if a.array == name), name
 
 
-PLAIN = Build("matmul", "nn", "naive", "cuda", "plain", "f64")
+    assert got.barriers == sum(made.census.runs(loops, conditions) for loops, conditions in waits(made.kernel))
+
+
+PLAIN, TEAM, ATOMIC = ("matmul", "nn", "naive"), ("attention_forward", "causal", "online_shared"), ("attention_forward_backward", "causal", "row_parallel_atomic")
 MUTANTS = {
-    "two threads own one element": (r"item \+= threads", "item += 1"),
-    "reads past the end": (r"A\[", "A[m * k + "),
-    "an accumulator that nobody zeroes": (r"\S+ = 0\.0f?;", ";"),
+    "two threads own one element": (PLAIN, r"item \+= threads", "item += 1"),
+    "reads past the end": (PLAIN, r"A\[", "A[m * k + "),
+    "an accumulator that nobody zeroes": (PLAIN, r"\S+ = 0\.0f?;", ";"),
+    "a sum that is not atomic": (ATOMIC, r"atomicAdd\(&(.+?\]), (.*)\);", r"\1 = \1 + (\2);"),
+    "a barrier that some threads meet": (TEAM, r"__syncthreads", "if (threadIdx.x < 2) __syncthreads"),
+    "a barrier that each thread meets elsewhere": (TEAM, r"__syncthreads\(\);", "if (threadIdx.x < 2) __syncthreads(); else\n__syncthreads();"),
+    "a tile of keys past the end": (TEAM, r"K\[", "K[kv_len * d_k + "),
+    "a tile that is too short": (TEAM, r"SHARED\(Ks, \d+\)", "SHARED(Ks, 5)"),
+    "a register that nobody zeroes": (TEAM, r"mixed\[.*\] = 0\.0f?;", ";"),
+    "a shared sum that nobody zeroes": (TEAM, r"total\[\w+\] = 0\.0f?;", ";"),
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def wrong(variant: tuple[str, str, str], folder: Path, mutate, **sizes: int) -> bool:
+    """The changed text has a fault, or gives other numbers."""
+    made = make(Build(*variant, "cuda", "plain", "f64"), folder, mutate, **sizes)
+    got = made.emulate()
+    return got.faults > 0 or not right(got, made, "f64")
+
+
 @pytest.mark.parametrize("fault", MUTANTS)
-def test_a_planted_fault_is_found(fault, dtype, tmp_path):
-    old, new = MUTANTS[fault]
+def test_a_planted_fault_is_found(fault, tmp_path):
+    variant, old, new = MUTANTS[fault]
 
     def mutate(text):
-        assert re.search(old, text), text
-        return re.sub(old, new, text)
+        assert re.search(old, text), f"nothing to change in\n{text}"
+        return re.sub(old, new, text, count=1)
 
-    b = Build(**{**{f: getattr(PLAIN, f) for f in ("kernel", "form", "variant", "target", "isa")}, "dtype": dtype})
-    sound, faulty = tmp_path / "sound", tmp_path / "faulty"
-    sound.mkdir()
-    faulty.mkdir()
-    assert right((made := make(b, sound)).emulate(), made, dtype)
-    made = make(b, faulty, mutate)
-    got = made.emulate()
-    assert got.faults > 0 or not right(got, made, dtype)
+    assert wrong(variant, tmp_path, mutate)
+
+
+def test_no_barrier_can_be_spared(tmp_path):
+    """Each of them is there for a dependence: without it, threads race, at usual sizes or where a fold in between has no terms."""
+    stop = "__syncthreads();"
+    parts = derive(Build(*TEAM, "cuda", "plain", "f64"), ROOT, tiny=True).source.text.split(stop)
+    assert len(parts) > 6
+    for n in range(1, len(parts)):
+        text = stop.join([*parts[: n - 1], parts[n - 1] + parts[n], *parts[n + 1 :]])
+        assert wrong(TEAM, tmp_path, lambda _, text=text: text) or wrong(TEAM, tmp_path, lambda _, text=text: text, d_k=0), f"barrier {n}"

@@ -120,10 +120,10 @@ def test_the_result_keeps_the_meaning_at_awkward_sizes(name, form, variant):
 
 
 @pytest.mark.parametrize(("name", "form", "variant"), TIERED)
-def test_every_variant_is_parallel_and_all_but_naive_use_lanes(name, form, variant):
+def test_every_variant_is_parallel_and_all_but_naive_use_lanes_or_teams(name, form, variant):
     kinds = {s.kind for s in statements(derived(name, form, variant)[1][-1][1].body) if isinstance(s, Loop)}
     assert "parallel" in kinds
-    assert "lane" in kinds or variant in ("naive", "published")
+    assert kinds & {"lane", "thread"} or variant in ("naive", "published")
 
 
 def test_variants_share_the_normal_form():

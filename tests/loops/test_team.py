@@ -11,7 +11,7 @@ from tests.loops.test_lift_alone import last
 from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
 from moapipe.loops.onf import Accumulate, Alloc, Assign, If, Kernel, verify
-from moapipe.loops.team import barriers, check, crews, owned, regions, threads
+from moapipe.loops.team import barriers, check, collapsed, crews, owned, regions, threads
 
 TILE = last("a tile by a team").kernel
 
@@ -37,8 +37,9 @@ def load(index):
 def waits(kernel):
     """Whether the team waits in front of each thread nest, in the order of the text."""
     (region,) = regions(kernel.body)
-    found = barriers(region.body)
-    return [id(c.first) in found for c in crews(region.body)]
+    body = collapsed(region)[1]
+    found = barriers(body)
+    return [id(c.first) in found for c in crews(body)]
 
 
 MINE = op("+", op("*", "p", 4), "t")
@@ -49,6 +50,7 @@ CASES = {
     "its own element": ([thread(OWN), thread(load("t"))], [False, False]),
     "its own element under another name": ([thread(OWN), thread(OTHER, var="u")], [False, False]),
     "a team of another shape": ([thread(OWN), thread(OTHER, var="u", extent=2)], [False, True]),
+    "its own element only by the names of the loops": ([loop("k", 4, store("k"), kind="thread"), thread(loop("k", 4, Assign(ref("out", MINE), ref("s", "k"), (), "out")))], [False, True]),
     "two that only read": ([thread(load(1)), thread(load(2))], [False, False]),
     "stored again after others read it": ([thread(load(3)), thread(OWN)], [False, True]),
     "one wait serves both": ([thread(OWN), thread(load(1)), thread(load(2))], [False, True, False]),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from moapipe.algebra.index import constant
-from moapipe.algebra.scalar import Ref, Scalar, Var, references, text
+from moapipe.algebra.scalar import Ref, Scalar, Var, references, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.legal import all_atomic, own_block
-from moapipe.loops.onf import Alloc, Body, If, Kernel, Loop, expressions, leaves, read, rename_variables, statements, written
+from moapipe.loops.onf import Alloc, Body, If, Kernel, Loop, Stmt, expressions, leaves, read, rename_variables, statements, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,49 @@ def threads(body: Body) -> int:
     return max((c.threads for c in crews(body)), default=0)
 
 
+def collapsed(s: Stmt) -> tuple[tuple[Loop, ...], Body]:
+    """The directly nested parallel loops from `s` inwards whose bounds do not depend on each other, and what they enclose: what one
+    iteration is, whoever runs it."""
+    assert isinstance(s, Loop)
+    nest, body = [s], s.body
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "parallel":
+        inner = body[0]
+        if (variables(inner.lo) | variables(inner.hi)) & {l.var for l in nest}:
+            break
+        nest.append(inner)
+        body = inner.body
+    return tuple(nest), body
+
+
 # ------------------------------------------------------------------ barriers
 
 
 def barriers(body: Body) -> frozenset[int]:
-    """Ids of the thread loops in front of which the team must wait: since the last wait, on some path, another thread may have
+    """Ids of the thread loops in an iteration (`collapsed`) in front of which the team must wait: since the last wait, on some path, another thread may have
     touched an element that is touched there, and one of the two accesses stores. All others are dropped."""
     found: set[int] = set()
     _placed(body, (), (), found)
     return frozenset(found)
+
+
+def waits(k: Kernel) -> tuple[tuple[tuple[Loop, ...], tuple[Scalar, ...]], ...]:
+    """(loops, conditions) around every barrier, in the order of the text: each team waits once whenever they come to it."""
+    out: list[tuple[tuple[Loop, ...], tuple[Scalar, ...]]] = []
+
+    def go(body: Body, loops: tuple[Loop, ...], conditions: tuple[Scalar, ...], found: frozenset[int] | None) -> None:
+        for s in body:
+            if isinstance(s, Loop) and s.kind == "thread":
+                out.extend([(loops, conditions)] if found and id(s) in found else [])
+            elif isinstance(s, Loop) and s.kind == "parallel" and found is None:
+                nest, inner = collapsed(s)
+                go(inner, (*loops, *nest), conditions, barriers(inner))
+            elif isinstance(s, Loop):
+                go(s.body, (*loops, s), conditions, found)
+            elif isinstance(s, If):
+                go(s.body, loops, (*conditions, s.condition), found)
+
+    go(k.body, (), (), None)
+    return tuple(out)
 
 
 def _placed(body: Body, pending: tuple[Crew, ...], around: tuple[Loop, ...], found: set[int]) -> tuple[Crew, ...]:
@@ -114,16 +148,15 @@ def depend(a: Crew, b: Crew) -> bool:
 def _same_thread(a: Crew, b: Crew, array: str) -> bool:
     if a.extents != b.extents:
         return False
-    names = {y.var: x.var for x, y in zip(a.loops, b.loops, strict=True)}
-    other = replace(b, loops=a.loops, body=rename_variables(b.body, names)) if any(x != y for x, y in names.items()) else b
-    return all(own_block(x, y, array) for x, y in zip(_turned(a), _turned(other), strict=True))
+    return all(own_block(x, y, array) for x, y in zip(_turned(a), _turned(b), strict=True))
 
 
 def _turned(c: Crew) -> tuple[Loop, ...]:
-    """The thread nest with the team's serial loops inside: whatever their iteration, it is the same thread. From each of its loops on."""
+    """The thread nest from each of its loops on, these named by their place, and with the team's serial loops inside: whatever their
+    iteration, it is the same thread."""
     out: list[Loop] = []
-    body = c.body
-    for l in reversed((*c.loops, *c.around)):
+    body = rename_variables(c.body, {l.var: f"thread {i}" for i, l in enumerate(c.loops)})
+    for l in reversed((*(replace(l, var=f"thread {i}") for i, l in enumerate(c.loops)), *c.around)):
         out.insert(0, replace(l, body=body))
         body = (out[0],)
     return tuple(out[: len(c.loops)])

@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Literal
 
 from moapipe.algebra.index import add, maximum, multiply, simplify, subtract
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, text, variables
+from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
 from moapipe.errors import TargetError
 from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
-from moapipe.loops.team import barriers, threads
+from moapipe.loops.team import barriers, collapsed, threads
 from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
@@ -243,18 +243,3 @@ def sort_of(s: Stmt) -> Sort:
             return "nest"
         case _:
             return "serial"
-
-
-def collapsed(s: Stmt) -> tuple[tuple[Loop, ...], Body]:
-    """The directly nested parallel loops from `s` inwards whose bounds do not depend on each other, and what they enclose."""
-    assert isinstance(s, Loop)
-    nest, body = [s], s.body
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "parallel":
-        inner = body[0]
-        if (variables(inner.lo) | variables(inner.hi)) & {l.var for l in nest}:
-            break
-        nest.append(inner)
-        body = inner.body
-    return tuple(nest), body
-
-

@@ -171,7 +171,8 @@ class Writer:
             return Text(self.target.vector["select"].format(condition.text, self.splat(x), self.splat(y)), vector=True)
         vector = x.vector or y.vector
         arms = (self.splat(x), self.splat(y)) if vector else (x.text, y.text)
-        return Text(self.target.scalar["select"].format(condition.text, *arms), vector=vector)
+        blend = "blend" if "blend" in self.target.scalar and not is_index(c) else "select"
+        return Text(self.target.scalar[blend].format(condition.text, *arms), vector=vector)
 
     def condition(self, c: Scalar, scope: Scope) -> Text:
         """A condition on integers or on values; a mask when it differs from lane to lane."""

@@ -6,6 +6,7 @@ Loops of kind `serial` (and parallel ones further in, which the outer one has al
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -103,13 +104,14 @@ class Walker:
             self.line(depth, team.barrier)
         number: Scalar = Var("thread")
         self.line(depth, self.target.branch[0], self.writer.index(Op("<", (number, Num(c.threads))), scope).text)
-        step = c.threads
+        step, told, start = c.threads, {}, len(self.lines)
         for l, extent in zip(c.loops, c.extents, strict=True):
             rest, step = number if l is s else Op("%", (number, Num(step))), step // extent
-            name = self.writer.names["v:" + l.var]
-            self.line(depth + 1, team.constant, name, self.writer.index(Op("//", (rest, Num(step))), scope).text)
+            told[self.writer.names["v:" + l.var]] = self.writer.index(Op("//", (rest, Num(step))), scope).text
             scope = scope.under(l.var, l.lo, l.hi)
         self.body(c.body, scope, depth + 1)
+        used = set(re.findall(r"\w+", "\n".join(self.lines[start:])))
+        self.lines[start:start] = ["    " * (depth + 1) + team.constant.format(name, e) for name, e in told.items() if name in used]
         self.line(depth, self.target.branch[2])
 
     def loop(self, s: Loop, scope: Scope, depth: int) -> None:

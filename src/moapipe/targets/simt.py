@@ -21,7 +21,7 @@ BLOCK = 128
 SCALAR = {
     "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
     "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
-    "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})",
+    "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})", "blend": "blend_real({0}, {1}, {2})",
 }
 MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2", "floor")
 WORDS = frozenset(("work", "own", "floor_div", "floor_mod", "min_index", "max_index"))
@@ -58,6 +58,7 @@ def support(d: Dialect) -> str:
 {d.inline} int64_t max_index(int64_t a, int64_t b) {{ return a > b ? a : b; }}
 {d.inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
 {d.inline} real min_real(real a, real b) {{ return a < b ? a : b; }}
+{d.inline} real blend_real(int c, real a, real b) {{ return c ? a : b; }}
 {d.inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
 """
 
@@ -65,7 +66,7 @@ def support(d: Dialect) -> str:
 def captured(c: Call) -> tuple[str, ...]:
     """The integers that the call's bounds and arguments name, in order of appearance."""
     told = " ".join([*(b for _, lo, hi in c.loops for b in (lo, hi)), *c.arguments, *(("at_own", "own_size") if c.private else ())])
-    skip = {*WORDS, *(p.name for p in (*c.procedure.arrays, *c.procedure.shared)), *(n for n, _, _ in c.loops)}
+    skip = {*WORDS, *(p.name for p in c.procedure.arrays), *(s.name for s in c.procedure.shared), *(n for n, _, _ in c.loops)}
     return tuple(dict.fromkeys(w for w in re.findall(r"[A-Za-z_]\w*", told) if w not in skip))
 
 

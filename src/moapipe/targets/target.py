@@ -147,7 +147,8 @@ class Target:
     lazy       `select` evaluates only the arm that it chooses
     strips     functions that a lane loop computes as a block, by a procedure
     scalar, vector, integer   templates {0} {1} {2} of the functions on elements, on vectors and on 64-bit integers;
-               a missing vector function makes its lane loop a scalar loop
+               a missing vector function makes its lane loop a scalar loop; `blend` in scalar is a
+               select whose condition is on data, both of whose arms are computed
     atomic     lines that add the value {1} to the place {0} indivisibly
     prepare    rewrites the loop nest into what the language can write
     compiler, flags   how a build calls it

@@ -197,9 +197,9 @@ def recompute(k: Kernel, *, which: Names, readers: Names, suffix: str = "2") -> 
 
 def repeat(k: Kernel, *, which: Names, axis: str) -> Kernel:
     """Compute definitions anew for every iteration of an axis that they do not depend on, so that they may share a nest with what
-    does: their temporaries get it as the last dimension, their outputs are stored by its first iteration alone.
+    does: their arrays get it as the last dimension.
 
-    Legal while the nests are apart: definitions are pure. Their readers must have the axis too.
+    Legal for temporaries while the nests are apart: definitions are pure. Their readers must have the axis too.
     """
     known(k, "repeat", which)
     loop = next((l for _, ls, _ in leaves(k.body) for l in ls if l.var == axis), None)
@@ -208,7 +208,7 @@ def repeat(k: Kernel, *, which: Names, axis: str) -> Kernel:
     mine = tuple(s for s in k.body if definitions((s,)) <= set(which))
     if any(definitions((s,)) & set(which) and s not in mine for s in k.body):
         raise refusal("repeat", listed(which), "their nests are fused with others", "repeat before fusing")
-    moved = {a for a in written(mine) if k.array(a).space not in ("input", "output")}
+    moved = {temporary(k, "repeat", a).name for a in written(mine)}
     bare = {x.leaf.name for s in k.body if s not in mine for x in accesses((s,)) if x.ref.array in moved and axis not in {l.var for l in x.loops}}
     if bare:
         raise refusal("repeat", f"{listed(bare)} {axis}", f"{listed(bare)} reads {listed(moved)} and has no {axis}", "repeat it too")
@@ -216,12 +216,7 @@ def repeat(k: Kernel, *, which: Names, axis: str) -> Kernel:
     def widen(r: Ref) -> Scalar:
         return Ref(r.array, (*r.index, Var(axis))) if r.array in moved else r
 
-    def first(s: Stmt) -> Body:
-        stored = isinstance(s, Leaf) and s.target.array not in moved
-        return (replace(s, where=(*s.where, op("<", axis, 1))),) if stored and isinstance(s, Leaf) else (s,)
-
-    body = tuple(replace(loop, body=map_statements((s,), first)) if s in mine else s for s in k.body)
-    body = map_expressions(body, lambda e: map_references(e, widen))
+    body = map_expressions(tuple(replace(loop, body=(s,)) if s in mine else s for s in k.body), lambda e: map_references(e, widen))
     return with_arrays(k, body, change=tuple(replace(a, shape=(*a.shape, loop.hi)) for a in k.arrays if a.name in moved))
 
 
