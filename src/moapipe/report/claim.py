@@ -3,7 +3,9 @@
 A closed form counts array elements that are moved. From the definitions come the arrays (inputs, outputs, definitions between
 them) and their sizes. Assumed are: which arrays between stay on chip, whether what is off chip is moved once or twice, whether
 arrays that grow with neither tokens nor batch (weights), that have no feature axis (statistics) or that only go into an array which
-is updated in place (appended) are counted, whether the passes are one call. An assumption is *consistent* when it treats arrays of one size alike; all of them are tried.
+is updated in place (appended) are counted, whether the passes are one call. An assumption is *consistent* when it treats arrays of one
+size alike, or all sums of one size (what a product makes, and has to put somewhere) and all arrays of it that are made element by
+element (which can be made where they are read); all of them are tried.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sympy as sp
 from moapipe.algebra.adjoint import adjoint, denote
 from moapipe.algebra.dnf import Dnf
 from moapipe.algebra.index import parse
-from moapipe.algebra.scalar import Num, Op, Scalar, Var, references, text
+from moapipe.algebra.scalar import Fold, Num, Op, Scalar, Var, references, text, walk
 from moapipe.errors import AlgebraError
 from moapipe.lab.derive import denotation
 from moapipe.lab.kernel import names
@@ -37,12 +39,13 @@ Role = Literal["given", "made", "between"]
 @dataclass(frozen=True)
 class Item:
     """An array of one or more passes. Inputs (`given`) and outputs (`made`) are moved; no assumption keeps them on chip. `kind`:
-    what it may be left out as: a parameter (rank 0), one of KINDS, or data."""
+    what it may be left out as: a parameter (rank 0), one of KINDS, or data. `summed`: each element is a sum."""
 
     name: str
     size: sp.Expr
     role: Role
     kind: str
+    summed: bool = False
 
     @property
     def moved(self) -> bool:
@@ -50,25 +53,44 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Arrays of one size that lie between: all of them, the sums, or the others; and how many of them are off chip."""
+
+    size: sp.Expr
+    which: Literal["arrays", "sums", "arrays made element by element"]
+    names: tuple[str, ...]
+    off: int
+
+    @property
+    def consistent(self) -> bool:
+        return self.off == len(self.names)
+
+    @property
+    def text(self) -> str:
+        return f"{self.off} of the {len(self.names)} {self.which} of size {written(self.size)}"
+
+
+@dataclass(frozen=True)
 class Scheme:
     """An assumption: the passes and their arrays (as one call: one of each name), what is left out, how often what lies between and
-    is off chip is moved, and how many of the arrays of each size are off chip, of how many there are."""
+    is off chip is moved, and which arrays are off chip: a group for every size of which there are any."""
 
     passes: tuple[str, ...]
     items: tuple[Item, ...]
     joint: bool
     excluded: tuple[str, ...]
     times: int
-    off: tuple[tuple[sp.Expr, int, int], ...]
+    off: tuple[Group, ...]
 
     @property
     def consistent(self) -> bool:
-        return all(k == have for _, k, have in self.off)
+        return all(g.consistent for g in self.off)
 
     @property
     def weight(self) -> tuple[int, ...]:
         """Less is simpler."""
-        return (not self.consistent, len(self.off), len(self.excluded), self.times, not self.joint)
+        told_apart = sum(g.which != "arrays" for g in self.off)
+        return (not self.consistent, told_apart, len(self.off), len(self.excluded), self.times, not self.joint)
 
 
 @dataclass(frozen=True)
@@ -92,8 +114,9 @@ class Answer:
         return "comes out" if self.scheme.consistent else "no consistent assumption gives it"
 
 
-def judge(claim: Claim, passes: Sequence[tuple[str, Dnf]]) -> Answer:
-    """Try every assumption. `passes` are (name, normal form) in the order of the claim's own. AlgebraError for a size that is no formula."""
+def judge(claim: Claim, passes: Sequence[tuple[str, Dnf]], also: Sequence[tuple[str, Dnf]] = ()) -> Answer:
+    """Try every assumption. `passes` are (name, normal form) in the order of the claim's own, and so are those that it names `also`.
+    AlgebraError for a size that is no formula."""
     claimed = sp.expand(_formula(parse(claim.claim)))
     letters = {name: _formula(parse(e)) for name, e in claim.letters.items()}
     arrays = [(name, _items(dnf, letters)) for name, dnf in passes]
@@ -101,7 +124,7 @@ def judge(claim: Claim, passes: Sequence[tuple[str, Dnf]]) -> Answer:
     best = min(_schemes(claimed, arrays), key=lambda s: s.weight, default=None)
     other = None
     if best is None or not best.consistent:
-        parts = (part for k in range(1, len(arrays)) for part in combinations(arrays, k))
+        parts = [*(part for k in range(1, len(arrays)) for part in combinations(arrays, k)), *(((name, _items(dnf, letters)),) for name, dnf in also)]
         other = min((s for part in parts for s in _schemes(claimed, part) if s.consistent), key=lambda s: s.weight, default=None)
     one_by_one = _moved((x for _, items in arrays for x in items), ())
     return Answer(claim, claimed, _moved(whole, ()), one_by_one, whole, best, other)
@@ -115,13 +138,14 @@ def _items(dnf: Dnf, letters: Mapping[str, sp.Expr]) -> tuple[Item, ...]:
     updated = {output for output, _ in dnf.updates}
     shapes = {**dict(dnf.inputs), **{n.name: tuple(e for _, e in n.axes) for n in dnf.normals if n.name not in updated}}
     roles: dict[str, Role] = {**{n.name: "between" for n in dnf.normals}, **dict.fromkeys(dnf.outputs, "made")}
+    summed = {n.name for n in dnf.normals if any(isinstance(e, Fold) for e in walk(n.value))}
     readers = {name: {n.name for n in dnf.normals if any(r.array == name for r in references(n.value))} for name, _ in dnf.inputs}
     kept = {place for _, place in dnf.updates}
     out = []
     for name, shape in shapes.items():
         size = sp.expand(sp.prod([_formula(e, letters) for e in shape]))
         appended = name not in kept and bool(readers.get(name)) and readers[name] <= updated
-        out.append(Item(name, size, roles.get(name, "given"), APPENDED if appended else _kind(size, len(shape))))
+        out.append(Item(name, size, roles.get(name, "given"), APPENDED if appended else _kind(size, len(shape)), name in summed))
     return tuple(out)
 
 
@@ -141,7 +165,7 @@ def _joined(parts: Iterable[tuple[Item, ...]]) -> tuple[Item, ...]:
     for items in parts:
         for x in items:
             role = x.role if x.name not in out else {"made": "between"}.get(out[x.name].role, out[x.name].role)
-            out[x.name] = replace(x, role=role)
+            out[x.name] = replace(x, role=role, summed=x.summed or (x.name in out and out[x.name].summed))
     return tuple(out.values())
 
 
@@ -180,18 +204,25 @@ def _moved(items: Iterable[Item], excluded: tuple[str, ...]) -> sp.Expr:
     return sp.expand(sum((x.size for x in items if x.moved and x.kind not in ("parameter", *excluded)), sp.Integer(0)))
 
 
-def _off_chip(rest: sp.Expr, between: Sequence[Item], times: int) -> tuple[tuple[sp.Expr, int, int], ...] | None:
-    """How many arrays of each size must be off chip so that `times` times their elements are `rest`; None where no number is."""
-    have: dict[sp.Expr, int] = {}
+def _off_chip(rest: sp.Expr, between: Sequence[Item], times: int) -> tuple[Group, ...] | None:
+    """Which arrays of each size must be off chip so that `times` times their elements are `rest`; None where no number is."""
+    have: dict[sp.Expr, list[Item]] = {}
     for x in between:
-        have[x.size] = have.get(x.size, 0) + 1
+        have.setdefault(x.size, []).append(x)
     terms = {sp.Mul(*powers): c for c, powers in ((t.as_coeff_Mul()[0], (t.as_coeff_Mul()[1],)) for t in sp.Add.make_args(rest)) if c}
     out = []
     for size, c in terms.items():
-        if c < 0 or c % times or c // times > have.get(size, 0):
+        if c < 0 or c % times or c // times > len(have.get(size, ())):
             return None
-        out.append((size, int(c // times), have[size]))
-    return tuple(sorted(out, key=lambda row: str(row[0])))
+        groups = _groups(size, have[size], int(c // times))
+        out.append(next((g for g in groups if g.consistent), groups[0]))
+    return tuple(sorted(out, key=lambda g: str(g.size)))
+
+
+def _groups(size: sp.Expr, items: Sequence[Item], off: int) -> tuple[Group, ...]:
+    """All arrays of a size, its sums, and those that are none."""
+    names = [tuple(x.name for x in items if keep(x)) for keep in (lambda x: True, lambda x: x.summed, lambda x: not x.summed)]
+    return Group(size, "arrays", names[0], off), Group(size, "sums", names[1], off), Group(size, "arrays made element by element", names[2], off)
 
 
 # ------------------------------------------------------------------ for readers
@@ -201,7 +232,7 @@ def documents(claims: Iterable[Claim], root: Path) -> list[dict[str, Any]]:
     """The answer to each claim whose kernels `root` has, from their definitions there, as plain data."""
     here = set(names(root))
     mine = [c for c in claims if here.issuperset(p.kernel for p in c.passes)]
-    return [document(judge(c, [(f"{p.kernel} {p.form}", normal(p, root)) for p in c.passes])) for c in mine]
+    return [document(judge(c, *([(f"{p.kernel} {p.form}", normal(p, root)) for p in passes] for passes in (c.passes, c.also)))) for c in mine]
 
 
 def normal(p: Pass, root: Path) -> Dnf:
@@ -221,22 +252,22 @@ def written(e: sp.Expr) -> str:
 def document(a: Answer) -> dict[str, Any]:
     """An answer as plain data: what is claimed, from which arrays it comes out, which stay on chip, what is left out."""
     s = a.scheme if a.scheme and a.scheme.consistent else None
-    off = {size for size, _, _ in s.off} if s else set()
+    off = {name for g in s.off for name in g.names} if s else set()
     items = s.items if s else a.items
     kept = [x for x in items if s and x.kind not in ("parameter", *s.excluded)]
     return {
         "name": a.claim.name, "published": a.claim.text, "claimed": written(a.claimed), "source": a.claim.source, "verdict": a.verdict,
         "because": _because(a), "passes": [f"{p.kernel} {p.form}{' and its gradients' * bool(p.gradients)}" for p in a.claim.passes], "compulsory": written(a.compulsory),
         "computed": written(_computed(kept, off, s.times)) if s else "",
-        "moved": [x.name for x in kept if x.moved], "off_chip": [x.name for x in kept if not x.moved and x.size in off],
-        "on_chip": [x.name for x in kept if not x.moved and x.size not in off],
+        "moved": [x.name for x in kept if x.moved], "off_chip": [x.name for x in kept if not x.moved and x.name in off],
+        "on_chip": [x.name for x in kept if not x.moved and x.name not in off],
         "left_out": {kind: names for kind in ("parameter", *(s.excluded if s else ())) if (names := list(dict.fromkeys(x.name for x in items if x.kind == kind)))},
     }
 
 
-def _computed(kept: Iterable[Item], off: set[sp.Expr], times: int) -> sp.Expr:
+def _computed(kept: Iterable[Item], off: set[str], times: int) -> sp.Expr:
     """The sum over the arrays that an answer lists."""
-    sizes = (x.size if x.moved else x.size * times if x.size in off else sp.Integer(0) for x in kept)
+    sizes = (x.size if x.moved else x.size * times if x.name in off else sp.Integer(0) for x in kept)
     return sp.expand(sum(sizes, sp.Integer(0)))
 
 
@@ -246,8 +277,8 @@ def _because(a: Answer) -> str:
     if s is not None and s.consistent:
         return _assumption(s)
     if s is not None:
-        picked = ", ".join(f"{k} of the {have} arrays of size {written(size)}" for size, k, have in s.off if k < have)
-        why = f"the sum comes out only if {picked} are moved {_times(s.times)} and the others are not"
+        picked = ", ".join(g.text for g in s.off)
+        why = f"the sum comes out only if {picked} are moved {_times(s.times)} and the others are not{_nearest(s, a.claimed)}"
     else:
         moved = _moved(a.items, KINDS)
         why = f"inputs and outputs without {', '.join(KINDS)} are {written(moved)}; {written(sp.expand(a.claimed - moved))} is left"
@@ -258,11 +289,19 @@ def _because(a: Answer) -> str:
     return f"{why}. {a.claim.note}" if a.claim.note else why
 
 
+def _nearest(s: Scheme, claimed: sp.Expr) -> str:
+    """What the form would be with all sums of the sizes of which it takes some arrays and leaves others."""
+    items = {x.name: x for x in s.items}
+    sums = {g.size: [n for n, x in items.items() if not x.moved and x.summed and x.size == g.size] for g in s.off if not g.consistent}
+    more = sum((s.times * g.size * (len(sums[g.size]) - g.off) for g in s.off if g.size in sums), sp.Integer(0))
+    return "; with all sums of " + " and ".join(f"that size, {' '.join(names)}," for names in sums.values()) + f" it is {written(sp.expand(claimed + more))}"
+
+
 def _assumption(s: Scheme) -> str:
     parts = ["inputs and outputs once"]
     if len(s.passes) > 1:
         parts.append("the passes are one call" if s.joint else "each pass by itself")
-    parts += [f"all arrays of size {written(size)} between are moved {_times(s.times)}" for size, _, _ in s.off]
+    parts += [f"all {g.which} of size {written(g.size)} between are moved {_times(s.times)}" for g in s.off]
     parts.append("everything else between stays on chip")
     if s.excluded:
         parts.append(f"{' and '.join(s.excluded)} are not counted")

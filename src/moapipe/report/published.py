@@ -20,12 +20,13 @@ class Pass(Strict):
 
 class Claim(Strict):
     """A published closed form. `text` as printed, `claim` as an index expression in B, N and feature sizes, in elements;
-    `letters` write the kernel's sizes in those. `note`: what is known of a form that does not come out."""
+    `letters` write the kernel's sizes in those; `also` are other passes, each by itself, whose form it may be instead. `note`: what is known of a form that does not come out."""
 
     name: str
     text: str
     claim: str
     passes: tuple[Pass, ...]
+    also: tuple[Pass, ...] = ()
     letters: dict[str, str]
     source: str
     note: str = ""
