@@ -50,7 +50,6 @@ def test_a_build_records_how_it_was_made_and_passes_the_gate(checkout, target, d
         assert str(checkout).encode() not in content
 
 
-<<<<<<< theirs
 def test_a_source_beside_its_library_is_left_alone(checkout):
     """Validation compiles tiny tiles so; what an earlier build left there goes."""
     d, folder = derive(TILED, checkout), Path("beside")
@@ -60,16 +59,6 @@ def test_a_source_beside_its_library_is_left_alone(checkout):
     made = building.compile_source(TILED, d.manifest, checkout, folder / "kernel.c", folder, "local", compiler, gated=False)
     assert building.require(made).source_sha256 == sha256(checkout / folder / "kernel.c")
     assert sorted(p.name for p in (checkout / folder).iterdir()) == ["kernel.c", "kernel.s", "kernel.so"]
-=======
-def test_a_source_beside_its_library_stays(checkout):
-    """As with the tiny tiles of a validation; what an earlier build left there goes."""
-    source = put(TILED, checkout)
-    (source.parent / "kernel.s").write_text("old")
-    compiler = machine_file("local", checkout).compilers["c"]
-    made = building.require(building.compile_source(TILED, read_json(source.parent / "manifest.json"), checkout, source.relative_to(checkout),
-                                                    source.parent.relative_to(checkout), "local", compiler))
-    assert source.is_file() and (checkout / made.library).parent == source.parent and (source.parent / "kernel.s").read_text() != "old"
->>>>>>> mine
 
 
 def test_the_recorded_commands_make_the_same_library(checkout):
