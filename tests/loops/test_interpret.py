@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from tests.loops.nests import NESTS, array, loop, ref, sizes_for, tiled_scores
 
+from moapipe.algebra.function import FUNCS
 from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
-from moapipe.loops.interpret import run
+from moapipe.loops.interpret import QUICK, run
 from moapipe.loops.onf import Accumulate, Alloc, Assign, Kernel, verify
 from moapipe.loops.tally import Access, Touch
 
@@ -129,3 +132,12 @@ def test_trace_lists_every_access_in_order():
                (Assign(ref("C"), ref("A", 1), (), "C"), Accumulate("sum", ref("C"), ref("A", 0), (), "C")))
     assert run(k, {}, {"A": np.ones(2)}, trace=True).trace == (
         ("A", 1, 1, False), ("C", 1, 0, True), ("C", 1, 0, False), ("A", 1, 0, False), ("C", 1, 0, True))
+
+
+@pytest.mark.parametrize("cast", [float, np.float32, np.longdouble])
+@pytest.mark.parametrize("name", QUICK)
+def test_what_is_quick_means_what_its_row_says(name, cast):
+    for numbers in product(map(cast, ("nan", "inf", "-inf", "0", "1.5", "-2")), repeat=FUNCS[name].arity):
+        got = QUICK[name](*numbers)
+        assert np.array_equal(got, FUNCS[name].meaning(*numbers), equal_nan=True), numbers
+        assert type(got) is cast

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from operator import neg
 from typing import Any, Literal, assert_never
 
 import numpy as np
@@ -27,6 +28,20 @@ Event = tuple[str, int, int, bool]
 
 INFIX = ("+", "-", "*")
 """Written as Python operators: on floats they are the IEEE operations that FUNCS names, and faster."""
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return a if a >= b else b if a < b else a + b  # the last: NaN is among them
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return a if a <= b else b if a > b else a + b
+
+
+QUICK: dict[str, Callable[..., Any]] = {"max": _larger, "min": _smaller, "neg": neg, "abs": abs}
+"""What FUNCS names, NaN included, for one number at a time; numpy takes ten times as long for that."""
+NESTED = 16
+"""Loops in one function: Python nests at most 20."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +82,9 @@ def run(
         c.close()
     return Run(
         {c.array.becomes or n: np.array(c.data, dtype).reshape(c.shape) for n, c in cells.items() if c.space == "output" or c.array.becomes},
-        {n: c.access() for n, c in cells.items()},
+        program.accesses(counters, kernel),
         {n: c.touch() for n, c in cells.items()},
-        program.calls(counters),
+        program.total(counters, "call"),
         {n: c.undefined for n, c in cells.items() if c.undefined},
         tuple(events),
     )
@@ -85,7 +100,7 @@ def _input(k: Kernel, a: Array, shape: tuple[int, ...], inputs: Mapping[str, NDA
 
 
 class _Cell:
-    """Storage of one array: flat elements of its present life, marks on those read and written, counters over all lives.
+    """Storage of one array: flat elements of its present life, marks on those read and written, how many lives and undefined loads.
 
     `load(i, j, …)` and `store(value, i, j, …)` are made for its rank, since they are what a run spends its time in.
     """
@@ -94,9 +109,9 @@ class _Cell:
         self.array, self.shape, self.dtype, self.kernel = array, shape, dtype, kernel
         self.data: list[Any] = []
         self.loaded, self.stored = bytearray(), bytearray()
-        self.counts = [0, 0, 0, 0]
+        self.counts = [0, 0]
         self.read = self.written = 0
-        make = _accessors(len(shape), events is not None)
+        make = _accessors(len(shape), events is not None, self.space == "input")
         log = events.append if events is not None else None
         self.load, self.store = make(array.name, self.data, self.loaded, self.stored, self.counts, log, self.outside, self.unborn, *shape)
 
@@ -104,16 +119,13 @@ class _Cell:
     def space(self) -> Space:
         return self.array.space
 
-    def access(self) -> Access:
-        return Access(self.space, self.counts[0], self.counts[1])
-
     def touch(self) -> Touch:
-        return Touch(self.space, prod(self.shape), self.counts[3], self.read, self.written)
+        return Touch(self.space, prod(self.shape), self.counts[1], self.read, self.written)
 
     @property
     def undefined(self) -> int:
         """Loads of elements that had not been written; an input comes written."""
-        return 0 if self.space == "input" else self.counts[2]
+        return self.counts[0]
 
     def fill(self, value: NDArray[Any]) -> None:
         """Begin a life with these elements; the storage stays the same objects."""
@@ -121,7 +133,7 @@ class _Cell:
         flat = value.astype(self.dtype).ravel()
         self.data[:] = flat.tolist() if self.dtype == np.float64 else list(flat)
         self.loaded[:] = self.stored[:] = bytes(len(flat))
-        self.counts[3] += 1
+        self.counts[1] += 1
 
     def alloc(self) -> None:
         self.fill(np.full(self.shape, np.nan))
@@ -147,8 +159,8 @@ class _Cell:
 
 
 @cache
-def _accessors(rank: int, traced: bool) -> Callable[..., tuple[Callable[..., Any], Callable[..., None]]]:
-    """A maker of load and store for arrays of one rank: bounds, marks, counts (loads, stores, undefined loads, lives), trace."""
+def _accessors(rank: int, traced: bool, given: bool) -> Callable[..., tuple[Callable[..., Any], Callable[..., None]]]:
+    """A maker of load and store for arrays of one rank: bounds, marks, counts (undefined loads, none where all is `given`; lives), trace."""
     index = ", ".join(f"i{k}" for k in range(rank))
     extents = "".join(f", s{k}" for k in range(rank))
     inside = " and ".join(f"0 <= i{k} < s{k}" for k in range(rank)) or "True"
@@ -157,11 +169,10 @@ def _accessors(rank: int, traced: bool) -> Callable[..., tuple[Callable[..., Any
         offset = f"({offset}) * s{k} + i{k}" if k else "i0"
     lines = [f"def make(name, data, loaded, stored, counts, log, outside, unborn{extents}):"]
     for what, head in (("load", f"def load({index}):"), ("store", f"def store({', '.join(filter(None, ('value', index)))}):")):
-        mark, count = ("loaded", 0) if what == "load" else ("stored", 1)
-        lines += [f"  {head}", f"    if not ({inside}): outside({index})", f"    o = {offset}", f"    try: {mark}[o] = 1",
-                  "    except IndexError: unborn()", f"    counts[{count}] += 1"]
-        lines += ["    if not stored[o]: counts[2] += 1"] if what == "load" else []
-        lines += [f"    log((name, counts[3], o, {what == 'store'}))"] if traced else []
+        mark = "loaded" if what == "load" else "stored"
+        lines += [f"  {head}", f"    if not ({inside}): outside({index})", f"    o = {offset}", f"    try: {mark}[o] = 1", "    except IndexError: unborn()"]
+        lines += ["    if not stored[o]: counts[0] += 1"] if what == "load" and not given else []
+        lines += [f"    log((name, counts[1], o, {what == 'store'}))"] if traced else []
         lines += ["    return data[o]" if what == "load" else "    data[o] = value"]
     space: dict[str, Any] = {}
     exec(compile("\n".join([*lines, "  return load, store"]), "<storage>", "exec"), space)
@@ -169,17 +180,21 @@ def _accessors(rank: int, traced: bool) -> Callable[..., tuple[Callable[..., Any
     return made
 
 
+Doing = tuple[Literal["call", "load", "store"], str]
+"""A function that is called, or an array that is read or written, once whenever the piece of code around it runs."""
+
+
 class _Program:
-    """Writes the loop nest as Python text. n[k] counts how often the k-th straight piece of code ran."""
+    """Writes the loop nest as Python text. n[k] counts how often the k-th straight piece of code ran, pieces[k] is what it does."""
 
     def __init__(self, dtype: np.dtype[Any], parallel: Order) -> None:
         self.cast: Callable[[Any], Any] = float if dtype == np.float64 else dtype.type
         self.parallel = parallel
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {f"f_{i}": f.meaning for i, f in enumerate(FUNCS.values())}
+        self.names: dict[str, Any] = {f"f_{i}": QUICK.get(name, f.meaning) for i, (name, f) in enumerate(FUNCS.items())}
         self.function = {name: f"f_{i}" for i, name in enumerate(FUNCS)}
-        self.pieces: list[list[str]] = []
-        self.constants = 0
+        self.pieces: list[list[Doing]] = []
+        self.constants = self.nested = 0
 
     def execute(self, kernel: Kernel, at: Mapping[str, int], cells: Mapping[str, _Cell]) -> list[int]:
         parameters = [f"v_{s}" for s in at]
@@ -194,12 +209,18 @@ class _Program:
             space["main"](counters, *at.values())
         return counters
 
-    def calls(self, counters: Iterable[int]) -> dict[str, int]:
+    def total(self, counters: Iterable[int], kind: str) -> dict[str, int]:
+        """How often every name was called, loaded or stored."""
         out: dict[str, int] = {}
         for times, piece in zip(counters, self.pieces, strict=True):
-            for name in piece if times else ():
-                out[name] = out.get(name, 0) + times
+            for what, name in piece if times else ():
+                if what == kind:
+                    out[name] = out.get(name, 0) + times
         return out
+
+    def accesses(self, counters: Iterable[int], kernel: Kernel) -> dict[str, Access]:
+        loads, stores = self.total(counters, "load"), self.total(counters, "store")
+        return {a.name: Access(a.space, loads.get(a.name, 0), stores.get(a.name, 0)) for a in kernel.arrays}
 
     def write(self, depth: int, line: str) -> None:
         self.lines.append(" " * depth + line)
@@ -221,42 +242,47 @@ class _Program:
                     assert_never(s)
 
     def loop(self, s: Loop, depth: int) -> None:
-        """A loop is a function of its own: Python nests at most 20 loops in one."""
+        """A nest of many loops goes on in a function of its own."""
         span = f"range({self.integer(s.lo)}, {self.integer(s.hi)})"
         if s.kind in ("parallel", "thread") and self.parallel == "descending":
             span = f"reversed({span})"
-        self.write(depth, f"def loop_{s.var}():")
-        self.write(depth + 1, f"for v_{s.var} in {span}:")
-        self.body(s.body, depth + 2)
-        self.write(depth, f"loop_{s.var}()")
+        around, apart = self.nested, self.nested == NESTED
+        self.nested = 1 if apart else around + 1
+        if apart:
+            self.write(depth, f"def loop_{s.var}():")
+        self.write(depth + apart, f"for v_{s.var} in {span}:")
+        self.body(s.body, depth + apart + 1)
+        if apart:
+            self.write(depth, f"loop_{s.var}()")
+        self.nested = around
 
     def leaf(self, s: Leaf, depth: int) -> None:
         if s.where:
             self.write(depth, f"if {' and '.join(map(self.integer, s.where))}:")
             depth += 1
-        piece: list[str] = []
+        piece: list[Doing] = [("store", s.target.array)]
         value = self.value(s.value, piece)
         index = "".join(f", {self.integer(i)}" for i in s.target.index)
         if isinstance(s, Accumulate):
             function = MONOIDS[s.monoid].function
-            piece.append(function)
+            piece += [("call", function), ("load", s.target.array)]
             value = self.call(function, [f"a_{s.target.array}_load({index[2:]})", value])
         self.write(depth, f"n[{self.piece(piece)}] += 1")
         self.write(depth, f"a_{s.target.array}_store(T({value}){index})")
 
-    def piece(self, names: list[str]) -> int:
-        self.pieces.append(names)
+    def piece(self, doings: list[Doing]) -> int:
+        self.pieces.append(doings)
         return len(self.pieces) - 1
 
     def condition(self, e: Scalar) -> str:
         """An If's condition: over indices, or (never written by a lift of ours) over data."""
         if is_index(e):
             return self.integer(e)
-        piece: list[str] = []
+        piece: list[Doing] = []
         value = self.value(e, piece)
         return f"({self.tick(piece)} and {value})"
 
-    def tick(self, piece: list[str]) -> str:
+    def tick(self, piece: list[Doing]) -> str:
         """An expression that counts one run of a piece and is true."""
         self.names["tick"] = _tick
         return f"tick(n, {self.piece(piece)})"
@@ -271,20 +297,22 @@ class _Program:
         self.names[f"c_{self.constants}"] = self.cast(v)
         return f"c_{self.constants}"
 
-    def value(self, e: Scalar, piece: list[str]) -> str:
-        """A value in the dtype; `piece` collects the functions of data that it calls whenever it is evaluated."""
+    def value(self, e: Scalar, piece: list[Doing]) -> str:
+        """A value in the dtype; `piece` collects the functions of data that it calls, and the arrays that it reads, whenever it is
+        evaluated."""
         match e:
             case Num(v):
                 return self.constant(v)
             case Var(name):
                 return f"T(v_{name})"
             case Ref(array, index):
+                piece.append(("load", array))
                 return f"a_{array}_load({', '.join(map(self.integer, index))})"
             case Op("select", (c, a, b)) if is_index(c):
                 return f"({self.arm(a)} if {self.integer(c)} else {self.arm(b)})"
             case Op(name, args):
                 if references(e):
-                    piece.append(name)
+                    piece.append(("call", name))
                 return self.call(name, [self.value(a, piece) for a in args])
             case Fold():
                 raise LiftError(f"a fold is left in a loop nest: {text(e)}", hint="lower() hoists folds into definitions")
@@ -293,7 +321,7 @@ class _Program:
 
     def arm(self, e: Scalar) -> str:
         """One side of a choice over indices: evaluated and counted only where it is taken."""
-        piece: list[str] = []
+        piece: list[Doing] = []
         value = self.value(e, piece)
         return f"({self.tick(piece)} and {value})" if piece else value
 
