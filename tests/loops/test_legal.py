@@ -145,7 +145,12 @@ A, B = ref("a", "i"), ref("b", "i")
     (op("+", B, A), {"a": -inf, "b": "finite"}, -inf),
     (op("max", A, B), {"a": "below", "b": "finite"}, "finite"),
     (op("max", A, B), {"a": "below", "b": "below"}, "below"),
-    (op("log2", A), {"a": "finite"}, "unknown"),
+    (op("log2", A), {"a": "finite"}, "below"),
+    (op("log2", A), {"a": "above"}, "unknown"),
+    (op("+", A, op("*", 0.7, op("log", B))), {"a": "below", "b": "finite"}, "below"),
+    (op("*", -0.7, A), {"a": "below"}, "unknown"),
+    (op("select", op("==", A, -inf), inf, A), {"a": "below"}, "above"),
+    (op("exp2", op("-", B, op("select", op("==", A, -inf), inf, A))), {"a": "below", "b": -inf}, 0.0),
     (A, {}, "unknown"),
     (op("neg", A), {"a": 3.0}, "finite"),
 ])

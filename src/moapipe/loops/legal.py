@@ -309,6 +309,8 @@ def _beyond_select(c: Scalar, x: Scalar, y: Scalar, arrays: Mapping[str, Beyond]
     match c, y:
         case Op("==", (z, Num(v))), _ if v == -inf and z == y and _is_finite(a) and b in ("below", "finite"):
             return "finite"  # select(m == -inf, finite, m)
+        case Op("==", (z, Num(v))), _ if v == -inf and z == y and a == inf and b == "below":
+            return "above"  # select(m == -inf, inf, m)
         case Op("==", (t, Num(0))), Op("/", (w, same)) if t == same and beyond(w, arrays, false) == 0.0 and _is_finite(beyond(t, arrays, false)):
             return _join(a, 0.0)  # select(t == 0, a, 0/t)
         case Op("==", (t, Num(0))), Op("/", (w, same)) if t == same and _is_finite(beyond(w, arrays, false)) and _is_finite(beyond(t, arrays, false)):
@@ -353,8 +355,12 @@ def _beyond_op(name: str, args: list[Beyond]) -> Beyond:
             return "below"
         case "+", [a, b] if b == -inf and _is_finite(a):
             return -inf
-        case ("+" | "-"), ["below", b] if _is_finite(b):
+        case ("+" | "-"), ["below", b] if _is_finite(b) or (name == "+" and b == "below"):
             return "below"
+        case "*", [a, "below"] if isinstance(a, float) and 0 < a < inf:
+            return "below"
+        case ("log" | "log2"), [a] if _is_finite(a) or a == "below":
+            return "below"  # of what is not negative: else the definition is no number either
         case ("exp" | "exp2"), [a] if a == -inf:
             return 0.0
         case ("exp" | "exp2"), ["below"]:
