@@ -32,8 +32,13 @@ def test_closed_forms_equal_the_count(name, variant, form):
         assert_equal(forms, k, {**sizes_near(k, 7), empty: 0})
 
 
-@pytest.mark.parametrize(("n", "line"), POINTS)
-@pytest.mark.parametrize(("name", "variant", "form"), [v for v in TIERED if v.values[2] in FORMS])
+HELD = [v for v in TIERED if v.values[2] in FORMS]
+AT = [pytest.param(*v.values, *point, marks=v.marks if k % len(POINTS) == turn else pytest.mark.slow)
+      for k, v in enumerate(HELD) for turn, point in enumerate(POINTS)]
+"""Every variant at one of the points in turn, and every point by a third of the variants; in the slow tier, all by all."""
+
+
+@pytest.mark.parametrize(("name", "variant", "form", "n", "line"), AT)
 def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name, variant, form, n, line):
     k = steps(name, variant, form)[-1]
     sizes = sizes_near(k, n)

@@ -150,8 +150,7 @@ def texts(page: object, selector: str) -> list[str]:
 
 
 @browsing
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((1280, "dark"), (400, "light")))])
 def test_everything_draws_and_fits(scheme: str, width: int, visit: Callable[..., object], archive_folder: Path) -> None:
     page = visit(color_scheme=scheme, viewport={"width": width, "height": 900})
     assert "example" in page.title()
