@@ -29,7 +29,7 @@ again: $(READY) ## measure again the groups that have a case without a valid sam
 	@moapipe table $(EXPERIMENT)
 
 test: $(READY) ## run the tests, except those marked slow
-	@$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu"
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 
 check: $(READY) ## lint, types, import contracts, sizes
 	@ruff check .

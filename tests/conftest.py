@@ -1,9 +1,11 @@
 """A checkout to try the whole line in: the repository's own files in a folder of their own, with one small experiment run to its archive."""
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +30,22 @@ RATES = Calibration(
     sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}}, rates={t: Rates(SAME, SAME, SAME, SAME, {1: 0.0, 2: 0.0}) for t in ("f32", "f64")},
     bandwidth={level: Bandwidth(SAME, SAME, SAME) for level in ("L1", "L2", "memory")}, region={1: 1e-6, 2: 1e-6}, provenance={"compiler": "none"},
 )
+
+
+FIRST = ("test_workflow.py", "test_lift_meaning.py", "test_cost_kernels.py", "test_slurm.py", "test_variants.py", "test_fault.py", "test_validate.py")
+"""Files that take longest. They are begun first, so that no worker is left alone with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others in the order in which they stand."""
+    place = {name: k for k, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))
+
+
+def pytest_configure() -> None:
+    """Where Ctrl-C is ignored (`nohup … &`), children inherit that; the tests that interrupt one need it to listen."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
@@ -92,8 +110,23 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout whose small experiment ran to its archive on rates that are made up; leave it as it is."""
-    out = fresh(tmp_path_factory.mktemp("finished") / "moapipe")
+    """A checkout whose small experiment ran to its archive on rates that are made up; leave it as it is. Workers of one call of
+    pytest share it: the first that asks makes it, the others wait."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "finished.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "finished" / "whole").exists():
+            shutil.rmtree(shared / "finished", ignore_errors=True)
+            (shared / "finished").mkdir()
+            walked(shared / "finished" / "moapipe")
+            (shared / "finished" / "whole").touch()
+    return Checkout(shared / "finished" / "moapipe")
+
+
+def walked(path: Path) -> Checkout:
+    """A checkout whose small experiment ran to its archive."""
+    out = fresh(path)
     place = out.path / "results" / "calibrate" / "local"
     place.mkdir(parents=True)
     (place / "calibration.json").write_text(json.dumps(RATES.to_json()))
