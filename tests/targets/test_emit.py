@@ -13,6 +13,7 @@ from tests.targets.compiled import HERE, NUMPY, build, call, compiler
 from moapipe.algebra.function import FUNCS
 from moapipe.algebra.index import evaluate
 from moapipe.loops.interpret import run
+from moapipe.loops.lift.storage import prefetch
 from moapipe.targets.emit import emit
 from moapipe.targets.isa import DTYPES, ISAS
 from moapipe.targets.table import TARGETS
@@ -114,6 +115,12 @@ def test_serial_loops_around_parallel_ones(unit, tmp_path):
 @pytest.mark.parametrize("unit", UNITS, ids="-".join)
 def test_streaming_stores(unit, tmp_path):
     check(tiles.copied(lanes(*unit[1:])), unit, [{"n": n, "m": m} for n, m in ((0, 1), (3, 1), (2, 5))], tmp_path)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_rows_of_a_tile_ask_once_for_what_they_all_read(rows):
+    kernel = prefetch(tiles.product(rows, lanes("avx2", "f64"), nv=2), array="Bt", definition="C", axis="k")
+    assert emit(kernel, "c", "avx2", "f64").text.count("__builtin_prefetch") == 2
 
 
 @pytest.mark.parametrize("unit", UNITS, ids="-".join)

@@ -80,8 +80,9 @@ def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, 
     MR      its rows, 8, 6 or 4: the most whose MR·NV accumulators leave NV registers for a row of B and one for an element of A
             (three without FMA: the product needs a place, and GCC one more to move it); never fewer than latency·throughput
             accumulators, which hide the multiply-add's latency (Low et al., TOMS 43(2), 2016, eq. 2). Twelve rows would fit
-            AVX-512 and are slower, by 1 to 3 % in every kernel, language and dtype: (MR + NV) loads a step are already fewer
-            than the multiply-adds, and eight rows leave less of a power of two over
+            AVX-512 and were slower by 1 to 3 % in nearly all kernels, languages and dtypes that we timed (not in causal attention
+            in f64): (MR + NV) loads a step are already fewer than the multiply-adds, and eight rows leave less of a power of
+            two over
     Br, Bc  query rows and key columns of an attention tile: Br = 4·MR; Bc the largest multiple of W and Bq, at most 256, whose
             Br×Bc scores leave a third of L1 to what streams past them. Usual lengths are powers of two: a Bc that divides them
             leaves no short tile at the end

@@ -38,6 +38,7 @@ class Walker:
         self.locals: dict[str, Local] = {}
         self.indices: dict[str, None] = {}
         self.temporaries = 0
+        self.run = 0        # the line where the statements of the innermost open loop go on
 
     # -------------------------------------------------------------- text
 
@@ -186,9 +187,11 @@ class Walker:
         for hint in self.hints(s, scope):
             self.line(depth, hint)
         self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
+        self.run = len(self.lines)
         inner = scope.under(s.var, lo, hi)
         self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)
         self.line(depth, self.target.loop[1])
+        self.run = len(self.lines)
         if s.mark:
             self.line(depth, self.target.comment, comments[1])
 
@@ -315,7 +318,7 @@ class Walker:
             return
         where, _ = self.writer.place(s.target, scope)
         for r in s.ahead if "prefetch" in self.target.vector else ():
-            self.line(depth, self.target.vector["prefetch"], self.writer.place(r, scope)[0])
+            self.ask(depth, self.writer.place(r, scope)[0])
         old = self.writer.load(s.target, scope)
         new = self.masked(s, self.combined(s, old, value), old, scope)
         array = self.writer.arrays[s.target.array]
@@ -323,6 +326,12 @@ class Walker:
             self.assign(depth, where, self.writer.splat(new))
         else:
             self.line(depth, self.target.vector["stream" if array.stream else "store"], where, self.writer.splat(new))
+
+    def ask(self, depth: int, place: str) -> None:
+        """Ask for a line once: the rows of a tile read the same one."""
+        words = "    " * depth + self.target.vector["prefetch"].format(place)
+        if words not in self.lines[self.run :]:
+            self.lines.append(words)
 
     def lane_by_lane(self, s: Leaf, scope: Scope, depth: int) -> None:
         """A scalar loop over the V lanes: for what has no vector form, and for lanes that a guard spares."""
