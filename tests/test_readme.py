@@ -52,3 +52,14 @@ def test_the_two_commands_come_first() -> None:
 
 def test_experiments_of_the_readme_are_those_that_there_are() -> None:
     assert set(re.findall(r"^\| `config/(\w+)\.yaml`", README, re.MULTILINE)) == {p.stem for p in (ROOT / "config").glob("*.yaml")}
+
+
+def test_every_class_of_mistakes_names_tests_that_exist() -> None:
+    table = (ROOT / "docs/validation.md").read_text().split("## Known mistakes of others")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "held by" not in line]
+    assert len(rows) >= 20
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py): (test_\w+)`", row)
+        assert named, row
+        for path, test in named:
+            assert f"def {test}(" in (ROOT / path).read_text(), f"{path}: {test}"

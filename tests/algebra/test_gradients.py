@@ -126,12 +126,32 @@ def test_rows_that_see_nothing_have_gradient_zero() -> None:
 DERIVED = [(name, form) for name in names(ROOT) for form in scan(name, ROOT).forms if isinstance(load(name, ROOT).call("definitions", form), Adjoint)]
 
 
+def fitting(file, d: Adjoint) -> dict[str, int]:
+    """Small sizes that the kernel's arrays agree with."""
+    options = (dict(zip(file.sizes, (n, n, 3, 4, *[2 * n] * len(file.sizes)), strict=False)) for n in (2, 3, 4, 1))
+    return next(s for s in options if all(evaluate(Op(c.relation, (c.left, c.right)), s) for c in constraints(d.primal)))
+
+
+@pytest.mark.parametrize(("name", "form"), DERIVED)
+def test_every_backward_kernel_is_pytorchs(name: str, form: str) -> None:
+    """The kernel file's baseline, which is PyTorch's autograd, in float64; the formula that validation compares with, too."""
+    file = load(name, ROOT)
+    sizes = fitting(file, file.call("definitions", form))
+    given = {k: np.asarray(v) for k, v in file.call("inputs", np.random.default_rng(9), sizes, form).items()}
+    made, oracle = meaning(denotation(name, form, ROOT).dnf, given, sizes), file.call("reference", np, given, form)
+    _, run = file.call("baseline", torch, {k: torch.tensor(v) for k, v in given.items()}, form)
+    want = run()
+    assert set(want) == set(oracle) and any(output.startswith("d") for output in want)
+    for output, value in want.items():
+        np.testing.assert_allclose(made[output], value.numpy(), rtol=1e-9, atol=1e-11, err_msg=output)
+        np.testing.assert_allclose(oracle[output], value.numpy(), rtol=1e-9, atol=1e-11, err_msg=output)
+
+
 @pytest.mark.parametrize(("name", "form"), DERIVED)
 def test_every_backward_kernel_is_the_gradient_of_its_definitions(name: str, form: str) -> None:
     """Central differences of the forward definitions, in extended precision, along random directions of each array."""
     file, d = load(name, ROOT), load(name, ROOT).call("definitions", form)
-    options = (dict(zip(file.sizes, (n, n, 3, 4, *[2 * n] * len(file.sizes)), strict=False)) for n in (2, 3, 4, 1))
-    sizes = next(s for s in options if all(evaluate(Op(c.relation, (c.left, c.right)), s) for c in constraints(d.primal)))
+    sizes = fitting(file, d)
     rng = np.random.default_rng(8)
     x = {k: np.asarray(v, np.longdouble) for k, v in file.call("inputs", rng, sizes, form).items()}
     front, back = denote(name, d.primal)[0], denotation(name, form, ROOT).dnf

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.loops.refused import (
     DOUBLE,
+    MASKED,
     MAXIMUM,
     MIXED,
     ONLINE,
@@ -50,6 +51,11 @@ def in_place():
     return kernel(normal("r", "ik", op("*", 2, ref("S", "i", "k"))), normal("s", "ik", op("select", inside, ref("r", "i", "k"), -inf)), MASKED_TOTAL, outputs=("t",))
 
 
+def triangle():
+    """Column sums of exponentials of what is on and below the diagonal."""
+    return kernel(MASKED, normal("v", "ik", op("exp2", ref("s", "i", "k"))), normal("c", "k", fold("sum", "i", ref("v", "i", "k"))), outputs=("c",))
+
+
 MASKED_TOTAL = normal("t", "i", fold("max", "k", ref("s", "i", "k")))
 COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
 PAIR = (normal("w", "ik", op("*", 2, ref("S", "i", "k"))), TOTAL, normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k")))))
@@ -90,6 +96,9 @@ SCRIPTS = {
         ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),
     ]),
     "the rows of a triangle's columns": (lambda: causal(COLUMNS, outputs=("t", "c")), [("reorder", {"order": ["k", "i"]}), ("skip", {"axis": "i", "mask": "s"})]),
+    "a private column from its diagonal down": (triangle, [
+        ("reorder", {"order": ["k", "i"]}), ("skip", {"axis": "i", "mask": "s"}), ("fuse", {"axis": "k"}), ("contract", {"array": ["s", "v"]}),
+    ]),
     "whoever has a term": (matmul, [("reorder", {"order": ["k", "i", "j"], "only": "x"}), ("atomic", {"definition": "x"}), ("bind", {"axis": "k", "kind": "parallel"})]),
     "the owner instead": (lambda: kernel(*(n for n in PAIR), outputs=("t", "c")), [
         ("fuse", {"axis": "i", "only": ["t", "c"]}), ("atomic", {"definition": "c"}), ("own", {"definition": "c", "order": ["k", "i"], "parallel": "k"}), ("bind", {"axis": "i", "kind": "parallel", "only": "t"}),

@@ -20,7 +20,7 @@ from moapipe.algebra.index import (
     simplify,
     subtract,
 )
-from moapipe.algebra.scalar import Op, Ref, Scalar, Var, references, substitute, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, substitute, text, variables
 from moapipe.loops.legal import Access, accesses, always, hull, span
 from moapipe.loops.lift.scope import Names, known, listed, refusal, temporary, with_arrays, without_alloc
 from moapipe.loops.onf import (
@@ -62,7 +62,7 @@ def _contracted(k: Kernel, array: str) -> Kernel:
     if not touched[0].store or isinstance(touched[0].leaf, Accumulate):
         raise refusal("contract", f"{array} {common[-1].var}", f"{array} is read before it is assigned in an iteration of {common[-1].var}")
     outer = frozenset(l.var for l in common)
-    windows = [_window(touched, d, outer, array, common[-1].var) for d in range(len(a.shape))]
+    windows = [_from_zero(*_window(touched, d, outer, array, common[-1].var), outer) for d in range(len(a.shape))]
     for low, high in windows:
         if loose := (variables(low) | variables(high)) & {s.var for s in statements(k.body) if isinstance(s, Loop)}:
             raise refusal("contract", f"{array} {common[-1].var}", f"its extent would change with {listed(loose)}", "keep a bound in sizes on the loop")
@@ -113,6 +113,11 @@ def _window(touched: tuple[Access, ...], dim: int, outer: frozenset[str], array:
         if not (always(Op("<=", (low, lo)), ()) and always(Op("<=", (hi, high)), ())):
             raise refusal("contract", f"{array} {axis}", f"{array} is read at {text(lo)}..{text(hi)} but written at {text(low)}..{text(high)}")
     return low, high
+
+
+def _from_zero(low: Scalar, high: Scalar, outer: frozenset[str]) -> tuple[Scalar, Scalar]:
+    """The window, from 0 where its start moves with the loops around: the room of the longest of all serves every iteration."""
+    return (Num(0) if variables(low) & outer and always(Op("<=", (Num(0), low)), ()) else low), high
 
 
 def _allocated(body: Body, path: Names, array: str) -> Body:
