@@ -15,8 +15,8 @@ from moapipe.targets.support import RESERVED
 from moapipe.targets.target import Call, Entry, Target, Team, Unit, indent
 
 DIALECT = Dialect(
-    inline="static __host__ __device__ inline", function="static __device__ void", grid="static __global__ void", space="", restrict="__restrict__",
-    thread="blockIdx.x * (int64_t)blockDim.x + threadIdx.x", crowd="static __global__ void __launch_bounds__({0})", team="blockIdx.x",
+    inline="static __host__ __device__ inline", function="static __device__ void", grid='extern "C" __global__ void', space="", restrict="__restrict__",
+    thread="blockIdx.x * (int64_t)blockDim.x + threadIdx.x", crowd='extern "C" __global__ void __launch_bounds__({0})', team="blockIdx.x",
     shared="SHARED({0}, {1});", lent="LENT({0})",
 )
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
