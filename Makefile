@@ -4,16 +4,17 @@ VENV       := .venv
 READY      := $(VENV)/.ready
 EXPERIMENT ?= config/smoke.yaml
 CORES      ?= all
+GPU        ?= h200
 SNAKEMAKE  := $(VENV)/bin/snakemake --cores $(CORES)
 PYTEST     := $(VENV)/bin/python -m pytest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := menu
-.PHONY: menu setup run again test check bars validate-all golden doctor unlock clean
+.PHONY: menu setup run again test test-gpu-emulated evidence bench-gpu check bars validate-all golden doctor unlock clean
 
 menu: ## print this menu
 	@echo "moapipe: kernels derived from Mathematics-of-Arrays definitions, predicted, measured and explained"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 $(READY): constraints.txt pyproject.toml setup.sh
 	@./setup.sh
@@ -36,6 +37,18 @@ check: $(READY) ## lint, types, import contracts, sizes
 	@mypy
 	@lint-imports --no-logo
 	@$(PYTEST) tests/test_architecture.py
+
+test-gpu-emulated: $(READY) ## run texts for GPUs without one: under the shim, Oclgrind and PoCL, and what their compilers make of them
+	@$(PYTEST) -n 2 --dist loadfile tests/lab/test_emulation.py tests/lab/test_opencl.py tests/lab/test_evidence.py tests/lab/test_gpu.py tests/lab/test_binary.py tests/targets/test_device.py
+
+evidence: $(READY) ## what is known of every text for a GPU, without one: compiled, emulated, interpreted (long; resumes)
+	@$(SNAKEMAKE) --config experiment=config/evidence.yaml -- evidences
+	@moapipe evidence config/evidence.yaml
+
+bench-gpu: $(READY) ## build, validate and measure on one GPU, within ten minutes; resumes (GPU=h200: config/machines/h200.yaml)
+	@moapipe doctor --machine $(GPU)
+	@$(SNAKEMAKE) --config experiment=config/gpu.yaml machine=$(GPU) -- archive
+	@moapipe table config/gpu.yaml --machine $(GPU)
 
 bars: $(READY) ## speed comparisons against their floors, ratios within one run; wants a quiet machine
 	@$(SNAKEMAKE) --config experiment=config/bars.yaml -- archive

@@ -14,18 +14,16 @@ if not Path.cwd().samefile(ROOT):
 config.setdefault("experiment", "config/smoke.yaml")
 EXPERIMENT = experiment.read(config["experiment"], ROOT, config.get("machine", ""))  # a cluster's profile names its machine
 MACHINE = EXPERIMENT.file.machine
-GROUPS = experiment.groups(EXPERIMENT)
-BUILDS = experiment.builds(EXPERIMENT)
+GROUPS, BUILDS, TEXTS = (of(EXPERIMENT) for of in (experiment.groups, experiment.builds, experiment.texts))
+EVERY = dict.fromkeys((*BUILDS, *TEXTS))
 
-AXES = "{kernel}/{form}/{variant}/{target}/{isa}/{dtype}"
-GROUP = "{kernel}/{form}/{dtype}"
+AXES, GROUP = "{kernel}/{form}/{variant}/{target}/{isa}/{dtype}", "{kernel}/{form}/{dtype}"
 HERE = f"results/{EXPERIMENT.name}/{MACHINE}"
 NAMES = "{wildcards.kernel} --form {wildcards.form} --variant {wildcards.variant} --target {wildcards.target} --isa {wildcards.isa} --dtype {wildcards.dtype}"
 OF = f"--experiment {EXPERIMENT.where} --machine {MACHINE}"
 GROUP_NAMES = f"{{wildcards.kernel}} --form {{wildcards.form}} --dtype {{wildcards.dtype}} {OF}"
 
-SMALL = request.resources(EXPERIMENT, "prepare")
-MEASURING = request.resources(EXPERIMENT, "calibrate")
+SMALL, MEASURING = (request.resources(EXPERIMENT, stage) for stage in ("prepare", "calibrate"))
 
 build_of = lambda w: experiment.Build(w.kernel, w.form, w.variant, w.target, w.isa, w.dtype)
 group_of = lambda w: experiment.Group(w.kernel, w.form, w.dtype)
@@ -34,8 +32,10 @@ PREDICTIONS = [f"{HERE}/predict/{g.path()}/prediction.json" for g in GROUPS]
 RECORDS = [f"{HERE}/bench/{g.path()}/record.nc" for g in GROUPS]
 TARGETS = {
     "all": f"{HERE}/archive.txt",
-    "derivations": [f"results/derive/{b.path()}/manifest.json" for b in BUILDS],
-    "builds": [f"results/build/{b.path()}/{MACHINE}/build.json" for b in BUILDS],
+    "derivations": [f"results/derive/{b.path()}/manifest.json" for b in EVERY],
+    "emulations": [f"results/emulate/{b.path()}/{MACHINE}/emulation.json" for b in TEXTS],
+    "evidences": [f"{HERE}/evidence.json"] if TEXTS else [],
+    "builds": [f"results/build/{b.path()}/{MACHINE}/build.json" for b in EVERY],
     "validations": [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in BUILDS],
     "predictions": PREDICTIONS,
     "benchmarks": RECORDS,
@@ -55,5 +55,5 @@ for target, files in TARGETS.items():
         input: files
 
 
-for part in ("cluster", *(f"rules/{stage}" for stage in ("derive", "build", "validate", "predict", "bench", "report"))):
+for part in ("cluster", *(f"rules/{stage}" for stage in ("derive", "build", "validate", "emulate", "predict", "bench", "report"))):
     include: f"workflow/{part}.smk"

@@ -65,12 +65,12 @@ class Checkout:
     def moapipe(self, *words: str, **options) -> subprocess.CompletedProcess:
         return self.run("moapipe", *words, **options)
 
-    def snakemake(self, *words: str, experiment: str = "config/tiny.yaml") -> subprocess.CompletedProcess:
-        return self.run("snakemake", *words, "--config", f"experiment={experiment}")
+    def snakemake(self, *words: str, experiment: str = "config/tiny.yaml", settings: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+        return self.run("snakemake", *words, "--config", f"experiment={experiment}", *settings)
 
-    def planned(self, experiment: str = "config/tiny.yaml") -> dict[str, int]:
+    def planned(self, experiment: str = "config/tiny.yaml", *settings: str) -> dict[str, int]:
         """Jobs by rule that Snakemake would run now."""
-        done = self.snakemake("-n", experiment=experiment)
+        done = self.snakemake("-n", experiment=experiment, settings=settings)
         assert done.returncode == 0, done.stdout
         table = re.search(r"^job +count\n[- ]+\n((?:\w+ +\d+\n)+)", done.stdout, re.MULTILINE)
         return {name: int(n) for name, n in (line.split() for line in table[1].splitlines())} if table else {}

@@ -31,11 +31,26 @@ BUILD = {"build", "validate", "bench", *REPORT}
 def test_every_experiment_plans_from_a_clean_state(name: str, clean) -> None:
     e = experiment.read(name, clean.path)
     jobs = clean.planned(f"config/{name}.yaml")
-    builds, groups = len(experiment.builds(e)), len(experiment.groups(e))
+    builds, texts, groups = experiment.builds(e), experiment.texts(e), len(experiment.groups(e))
     assert jobs.pop("total") == sum(jobs.values())
-    assert jobs == {
-        "derive": builds, "build": builds, "validate": builds, "calibrate": 1, "predict": groups, "bench": groups, "collect": 1, "chart": 1, "archive": 1, "all": 1,
-    }
+    every = len({*builds, *texts})
+    expected = {"derive": every, "build": every, "validate": len(builds), "emulate": len(texts), "calibrate": 1, "predict": groups, "bench": groups,
+                "collect": 1, "chart": 1, "evidence": int(bool(texts)), "archive": 1, "all": 1}  # fmt: skip
+    assert jobs == {stage: n for stage, n in expected.items() if n}
+
+
+def test_a_run_on_a_gpu_is_planned_without_one(clean) -> None:
+    """`make bench-gpu`, dry: with the machine's file of a GPU every text for it is validated and measured there."""
+    e = experiment.read("gpu", clean.path, "h200")
+    assert len(experiment.builds(e)) == len(experiment.texts(e)) > 0 and not experiment.builds(experiment.read("gpu", clean.path, "local"))
+    jobs = clean.planned("config/gpu.yaml", "machine=h200")
+    assert (jobs["validate"], jobs["bench"]) == (len(experiment.builds(e)), len(experiment.groups(e)))
+
+
+def test_evidence_is_planned_for_every_text_for_a_gpu(clean) -> None:
+    e = experiment.read("evidence", clean.path)
+    known = {b.kernel for b in experiment.all_builds(clean.path, "plain", kernel.names(clean.path), ("cuda", "hip", "opencl"))}
+    assert {b.kernel for b in experiment.texts(e)} == known and not experiment.builds(e)
 
 
 def test_planning_loads_no_heavy_room() -> None:

@@ -4,9 +4,9 @@ import atexit
 
 
 def due():
-    """Every job that is to run: (stage, its group where it is a bench)."""
+    """Every job that is to run: (stage, its group where what it asks for depends on that)."""
     jobs = [j for j in workflow.dag.jobs if workflow.dag.needrun(j) and j.rule.shellcmd]
-    return [(j.rule.name, group_of(j.wildcards) if j.rule.name == "bench" else None) for j in jobs]
+    return [(j.rule.name, group_of(j.wildcards) if j.rule.name in request.GROUPED else None) for j in jobs]
 
 
 def told():

@@ -33,11 +33,30 @@ rule chart:
         f"moapipe chart {OF} 2>&1 | tee -i {{log}}"
 
 
+rule evidence:
+    """What is known of each text for a GPU: emulated, compiled, run on one or not."""
+    input:
+        TARGETS["emulations"],
+        TARGETS["builds"],
+        TARGETS["validations"],
+    output:
+        f"{HERE}/evidence.json",
+    params:
+        code=kernel.code_digest("lab/evidence.py", "report/evidence.py"),
+    log:
+        f"results/logs/{EXPERIMENT.name}/evidence.log",
+    resources:
+        **SMALL,
+    shell:
+        f"moapipe evidence {EXPERIMENT.where} --machine {MACHINE} --keep-going 2>&1 | tee -i {{log}}"
+
+
 rule archive:
     """A new folder below results/archives with everything in it and a page; archive.txt says where."""
     input:
         f"{HERE}/dataset.nc",
         f"{HERE}/charts",
+        TARGETS["evidences"],
     output:
         f"{HERE}/archive.txt",
     params:

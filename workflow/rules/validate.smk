@@ -10,6 +10,6 @@ rule validate:
     log:
         f"results/logs/validate/{AXES}/{{machine}}.log",
     resources:
-        **SMALL,
+        **request.resources(EXPERIMENT, "validate", group_of if TEXTS else None),
     shell:
         f"moapipe validate {NAMES} --machine {{wildcards.machine}} --keep-going 2>&1 | tee -i {{log}}"

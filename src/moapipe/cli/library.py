@@ -1,4 +1,4 @@
-"""The verbs that make or run a compiled library: build, validate, call."""
+"""The verbs that make or run a compiled library: build, validate, emulate, call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moapipe.cli import axis
 from moapipe.errors import LabError
 from moapipe.lab import build as building
 from moapipe.lab import call as calling
-from moapipe.lab import module
+from moapipe.lab import evidence, module
 from moapipe.lab import validate as validating
 from moapipe.lab.experiment import machine_file
 from moapipe.lab.kernel import scan
@@ -62,6 +62,23 @@ def validate(
         print(f"validated {b.path()}: {len(result.cases)} cases{said}: {validated(b, machine)}")
         return
     bad(f"{result.status.replace('_', ' ')}: {b.path()}: {result.reason}", keep_going)
+
+
+def emulate(
+    kernel: axis.Kernel, form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "cuda", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
+    machine: axis.Machine = "local", keep_going: axis.KeepGoing = False,
+) -> None:
+    """Run a text for a GPU on this machine's processor, in every way that is installed: emulation.json.
+
+    A wrong number, a race or a miscount is a bad result: exit code 1, or 0 with --keep-going. What is not installed is written down.
+    """
+    here = root()
+    b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
+    document = evidence.emulate(b, here, machine)
+    for e in document["evidence"]:
+        print(f"{e['kind']} {e['status']}: {b.path()}: {e['detail']}")
+    if wrong := evidence.failed(document):
+        bad(f"emulation failed: {b.path()}: {wrong[0]}", keep_going)
 
 
 def call(

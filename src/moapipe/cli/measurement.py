@@ -7,7 +7,7 @@ import time
 from moapipe.cli import axis
 from moapipe.lab import bench as benching
 from moapipe.lab import calibrate as calibrating
-from moapipe.lab import experiment, forecast, module
+from moapipe.lab import counter, experiment, forecast, module
 from moapipe.lab.experiment import Experiment, Group
 from moapipe.lab.lock import alone
 from moapipe.lab.place import calibrated, predicted, recorded, root
@@ -44,6 +44,7 @@ def bench(
     module.enter(e.machine, e.file.machine, sorted({b.target for b in experiment.builds(e, group)}))
     begin = time.monotonic()
     benching.bench(e, group, say)
+    counter.take(e, group, say)
     say(f"measured {group.path()}: {recorded(e, group)}{remaining(e, group, time.monotonic() - begin)}")
 
 

@@ -1,23 +1,26 @@
-"""The verbs that turn records into results: collect, chart, archive, table, bars."""
+"""The verbs that turn records into results: collect, chart, archive, evidence, table, bars."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from moapipe.cli import axis
 from moapipe.errors import ConfigError, RecordError
 from moapipe.lab import experiment, forecast, record
+from moapipe.lab.evidence import gather
 from moapipe.lab.experiment import Experiment
-from moapipe.lab.file import read_json, write_text
+from moapipe.lab.file import read_json, write_json, write_text
 from moapipe.lab.place import folder, predicted, recorded, root, validated
 from moapipe.report import archive as archiving
 from moapipe.report import bar, charts
+from moapipe.report import evidence as proof
 from moapipe.report import table as tables
 from moapipe.report.metrics import status
 
@@ -75,6 +78,23 @@ def _verify(place: Path) -> None:
 
 
 Named = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, config/NAME.yaml.")]
+
+
+def evidence(
+    experiment_name: Named = "config/evidence.yaml", machine: axis.OnMachine = "",
+    format: Annotated[Literal["text", "json"], typer.Option(help="text or json.")] = "text", keep_going: axis.KeepGoing = False,
+) -> None:
+    """Print what is known of the experiment's texts for GPUs: emulated, compiled, run on one or not; writes evidence.json.
+
+    Exit code 1 when something speaks against a build.
+    """
+    e = experiment.read(experiment_name, root(), machine)
+    rows = gather(experiment.texts(e), e.root, e.file.machine)
+    found = proof.document(rows, e.name, e.file.machine)
+    write_json(e.root / folder(e) / "evidence.json", found)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if format == "json" else proof.text(found), end="")
+    if proof.failures(rows) and not keep_going:
+        raise typer.Exit(1)
 
 
 def table(experiment_name: Named = "config/smoke.yaml", machine: axis.OnMachine = "") -> None:

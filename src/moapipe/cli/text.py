@@ -14,8 +14,8 @@ from moapipe.algebra import dnf
 from moapipe.algebra.adjoint import show_written
 from moapipe.cli import axis
 from moapipe.errors import ConfigError
+from moapipe.lab import demand, transcript
 from moapipe.lab import derive as deriving
-from moapipe.lab import launch, transcript
 from moapipe.lab.derive import Derivation
 from moapipe.lab.experiment import machine_file
 from moapipe.lab.kernel import names, scan, sizes_at
@@ -153,8 +153,8 @@ def _cost(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     file, form = d.denotation.kernel, d.denotation.form
     counts = account.account(kernel, sizes, element_bytes(d.build.dtype), threads=asked.threads or 1,
                              lower_bound=lambda capacity: float(file.call("lower_bound", sizes, form, capacity)))
-    gpu = launch.cost(d, sizes, asked.threads, asked.device) if target_named(d.build.target).device else None
-    return {"text": lambda: account.show(counts) + (launch.show(gpu) if gpu else ""), "json": lambda: _named(d, **counts, **({"gpu": gpu} if gpu else {}))}
+    gpu = demand.cost(d, sizes, asked.threads, asked.device) if target_named(d.build.target).device else None
+    return {"text": lambda: account.show(counts) + (demand.show(gpu) if gpu else ""), "json": lambda: _named(d, **counts, **({"gpu": gpu} if gpu else {}))}
 
 
 def _source(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:

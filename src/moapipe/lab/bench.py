@@ -12,7 +12,6 @@ import os
 import platform
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -32,6 +31,7 @@ from moapipe.errors import RecordError
 from moapipe.lab import kernel as kernels
 from moapipe.lab import record
 from moapipe.lab.buffer import DTYPES
+from moapipe.lab.command import command
 from moapipe.lab.experiment import Experiment, Group, Point
 from moapipe.lab.file import write_bytes
 from moapipe.lab.journal import Journal
@@ -40,7 +40,6 @@ from moapipe.lab.lock import alone
 from moapipe.lab.participant import Participant, Trouble, inside, leaked
 from moapipe.lab.place import recorded
 from moapipe.lab.plan import Entry, Plan, fitting, plan
-from moapipe.lab.program import program
 from moapipe.lab.record import Case, Sample
 from moapipe.lab.runtime import environment, missing
 from moapipe.lab.sampling import TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
@@ -174,17 +173,9 @@ def _participants(job: Job, arranged: Arranged) -> Iterator[Start]:
 
 
 def _launch(job: Job, entry: Entry, arranged: Arranged) -> Participant:
-    root, machine = job.experiment.root, job.experiment.file.machine
-    ours, threads = environment(arranged, root, machine), str(arranged.asked.threads)
-    if entry.library is not None:
-        driver = program("driver", root, machine)
-        manifest = entry.library.manifest
-        command = [str(driver), str(entry.library.path), manifest["symbol"], manifest["dtype"], threads]
-        p = Participant(entry.name, command, ours, arranged.mask)
-    else:
-        probe, g = program("probe.so", root, machine), job.plan.group
-        command = [sys.executable, "-m", "moapipe.lab.baseline", str(probe), str(root), g.kernel, g.form, g.dtype, threads]
-        p = Participant(entry.name, command, ours | PYTORCH, arranged.mask)
+    e = job.experiment
+    ours = environment(arranged, e.root, e.file.machine) | (PYTORCH if entry.library is None else {})
+    p = Participant(entry.name, command(entry, e, job.plan.group), ours, arranged.mask)
     job.running.append(p)
     try:
         told = p.ready()
@@ -226,7 +217,7 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
     with tempfile.TemporaryDirectory(prefix="moapipe-", dir=_room(live, manifest)) as folder:
         tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, _free_bytes())]
         if any(t.trouble is None for t in tracks):
-            _write_inputs(job, live[0].point, manifest, Path(folder))
+            write_inputs(job.experiment, job.plan.group, live[0].point, manifest, Path(folder))
         tracks.sort(key=lambda t: index[id(t.entry)])
         turned = tracks[launch % len(tracks) :] + tracks[: launch % len(tracks)] if tracks else []
         for t in turned:
@@ -269,7 +260,7 @@ def _prepare(job: Job, t: Track, manifest: Mapping[str, Any], folder: Path, p: P
     box = job.experiment.file.time_box_s / job.experiment.file.launches
     memory = t.entry.arranged.memory
     p.ask(f"memory {memory.policy} {memory.touchers} {','.join(map(str, memory.nodes)) or '-'}", SLACK_S)
-    p.ask(_preparation(t.entry, manifest, folder), SLACK_S * 6)
+    p.ask(preparation(t.entry, manifest, folder), SLACK_S * 6)
     t.placed = Placed.of(p.ask("placed", SLACK_S)[1])
     _, told = p.ask(f"warm {min(WARM_S, box)}", 2 * box + SLACK_S)
     t.call_seconds = float(told[1])
@@ -279,7 +270,7 @@ def _prepare(job: Job, t: Track, manifest: Mapping[str, Any], folder: Path, p: P
                                    f"{job.experiment.file.launches} launches has no room for it")
 
 
-def _preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
+def preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
     """The `prepare` command of a kernel or of PyTorch."""
     own = x.library.manifest if x.library else manifest
     inputs, outputs = (shapes(own, kind, x.point.sizes) for kind in ("inputs", "outputs"))
@@ -287,9 +278,9 @@ def _preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
         rows = [f"input {name} {'x'.join(map(str, shape)) or '-'} {_file(folder, name)}" for name, shape in inputs.items()]
         return "\n".join([f"prepare {len(inputs)}", *rows])
     sizes = [x.point.sizes[s] for s in own["sizes"]]
-    work = work_elements(own, x.point.sizes, x.point.threads)
+    work = work_elements(own, x.point.sizes, x.gpu_threads or x.point.threads)
     return "\n".join([
-        f"prepare {len(inputs)} {len(outputs)} {work} {len(sizes)}",
+        f"prepare {len(inputs)} {len(outputs)} {work} {len(sizes)}" + f" {x.gpu_threads}" * bool(x.gpu_threads),
         *(f"input {int(np.prod(shape))} {_file(folder, name)}" for name, shape in inputs.items()),
         *(f"output {int(np.prod(shape))}" for shape in outputs.values()),
         *(f"size {v}" for v in sizes),
@@ -300,13 +291,13 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
 
 
-def _write_inputs(job: Job, point: Point, manifest: Mapping[str, Any], folder: Path) -> None:
+def write_inputs(e: Experiment, group: Group, point: Point, manifest: Mapping[str, Any], folder: Path) -> None:
     """The kernel file's own inputs in the group's dtype, the same for all participants and launches."""
-    kernel = kernels.load(job.plan.group.kernel, job.experiment.root)
-    seed = random.Random(f"{job.experiment.file.seed} {point.label}").getrandbits(64)
-    made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), job.plan.group.form)
+    kernel = kernels.load(group.kernel, e.root)
+    seed = random.Random(f"{e.file.seed} {point.label}").getrandbits(64)
+    made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), group.form)
     for a in manifest["inputs"]:
-        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[job.plan.group.dtype]).tobytes())
+        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[group.dtype]).tobytes())
 
 
 def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> None:

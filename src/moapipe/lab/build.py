@@ -89,6 +89,14 @@ def unbuilt(b: Build, root: Path, machine: str, reason: str) -> Built:
     return result
 
 
+def binary_of(record: Built, arch: str) -> tuple[Path, str]:
+    """The device binary of an architecture, below the root, and its digest. LabError when the build has none."""
+    for code in record.device:
+        if code["arch"] == arch:
+            return built(record.build, record.machine) / code["file"], code["sha256"]
+    raise LabError(f"no binary for {arch}", where=record.build.path(), hint=f"it is compiled for {', '.join(c['arch'] for c in record.device) or 'no GPU'}")
+
+
 def require(result: Built) -> Built:
     """The build, or LabError with its reason when it failed."""
     if result.status != "built":

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from moapipe.errors import MoapipeError
+from moapipe.lab import binary, evidence, gpu, module, slurm
 from moapipe.lab import build as building
-from moapipe.lab import module, slurm
 from moapipe.lab.experiment import MachineFile, machine_file, resolve_isa
 from moapipe.lab.kernel import DTYPES
 from moapipe.machine import topology
 from moapipe.machine.quota import cpu_quota
 from moapipe.targets.isa import isa_named
-from moapipe.targets.table import flags
+from moapipe.targets.table import TARGETS, flags
 
 Severity = Literal["fine", "notice", "wrong"]
 REQUIRED = ("c", "fortran")  # targets of the smoke experiment
@@ -160,6 +160,34 @@ def _compiles(command: Sequence[str], target: str) -> str:
         return f"its programs end with {ran.returncode}" if ran.returncode else ""
 
 
+def _gpu(place: Place) -> Iterator[Finding]:
+    """Compilers of texts for GPUs, what runs those on the processor, the GPU that the machine's file describes. Nothing here is needed by
+    anything else, so what is missing is a notice; a described GPU that is not here is wrong."""
+    for target, row in TARGETS.items():
+        if row.device:
+            found = shutil.which(place.machine.compilers[target].command if target in place.machine.compilers else row.compiler)  # type: ignore[index]
+            yield _there(f"compiler of {target}", found, f"texts for {target} are written, not compiled: registers, spills and instructions stay unknown",
+                         f"install {row.compiler}, or name another command in config/machines/{place.name}.yaml")
+    yield _there("cuobjdump", binary.disassembler(), "promises of CUDA texts are checked in PTX, not in the code that runs",
+                 "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    for name, way in evidence.WAYS.items():
+        why = way.missing()
+        loss = f"{why}: no evidence of this kind for {', '.join(way.targets)} ({way.text})"
+        yield Finding(name, loss, "notice", "the rest of the evidence is made without it") if why else Finding(name, f"runs texts of {', '.join(way.targets)} on the processor")
+    device = place.machine.device
+    if device is None:
+        yield Finding("GPU", f"config/machines/{place.name}.yaml describes none: texts for GPUs are compiled and emulated, never measured")
+    elif why := gpu.absent(device):
+        yield Finding("GPU", why, "wrong", "nothing can be measured on a GPU here; everything else works: take another machine file, or --machine local")
+    else:
+        yield Finding("GPU", f"{gpu.here()['name']}, {gpu.here()['arch']}, driver {gpu.here()['driver']}, cupy {gpu.here()['cupy']}")
+        yield _there("ncu", shutil.which("ncu"), "no hardware counters: times are measured, what accounts for them is not", "install Nsight Compute")
+
+
+def _there(topic: str, found: str | None, loss: str, advice: str) -> Finding:
+    return Finding(topic, "found") if found else Finding(topic, f"not here: {loss}", "notice", advice)
+
+
 def _topology(place: Place) -> Iterator[Finding]:
     try:
         found = topology.probe()
@@ -264,5 +292,5 @@ def _cluster(place: Place) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
-    _python, _isa, _modules, _compilers, _topology, _cpus, _settings, _torch, _programs, _space, _load, _profiles, _slurm, _cluster,
+    _python, _isa, _modules, _compilers, _gpu, _topology, _cpus, _settings, _torch, _programs, _space, _load, _profiles, _slurm, _cluster,
 )

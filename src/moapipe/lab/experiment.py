@@ -38,6 +38,9 @@ from moapipe.targets.isa import ISAS
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
 GROUP_AXES = ("kernel", "form", "dtype")
+HOST_TARGETS = ("c", "fortran")
+LAUNCHED = ("cuda",)
+"""Targets whose device binaries a machine with a device measures (lab/gpu.py)."""
 PROTOCOL = "3"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]
@@ -289,13 +292,20 @@ def asked(e: Experiment, g: Group) -> Iterator[tuple[Build, str]]:
         build = Build(g.kernel, g.form, variant, target, e.isa, g.dtype)
         named = variant in work.variants
         if target in kernel.variant(variant).targets:
-            yield build, _unmeasured(target)
+            yield build, _unmeasured(target, e.machine)
         elif named:
             yield build, f"{variant} of {g.kernel} is not written for {target}"
 
 
-def _unmeasured(target: str) -> str:
-    return "" if target in ("c", "fortran") else f"{target} builds are compiled, not measured, without a device"
+def _unmeasured(target: str, machine: MachineFile) -> str:
+    if target in HOST_TARGETS or (target in LAUNCHED and machine.device is not None):
+        return ""
+    return f"{target} builds are compiled and emulated, not measured, {'here' if target in LAUNCHED else 'anywhere yet'}: evidence.json says what there is"
+
+
+def texts(e: Experiment) -> tuple[Build, ...]:
+    """Builds of texts for GPUs, whether this machine can run them or not: they are derived, compiled and emulated."""
+    return tuple(b for g in groups(e) for b, _ in asked(e, g) if b.target not in HOST_TARGETS and b.target in e.kernels[b.kernel].variant(b.variant).targets)
 
 
 def builds(e: Experiment, group: Group | None = None) -> tuple[Build, ...]:

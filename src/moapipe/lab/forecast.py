@@ -21,18 +21,23 @@ from moapipe.lab.file import read_json, write_json
 from moapipe.lab.place import calibrated, derived, predicted
 from moapipe.lab.variable import COPY
 from moapipe.lab.yardstick import WAYS, at_elements, nest
+from moapipe.loops import lockstep
 from moapipe.loops.cost import count, regions
+from moapipe.loops.lockstep import launches
 from moapipe.loops.onf import Kernel
 from moapipe.loops.onf_json import from_json
 from moapipe.loops.tally import Counts
 from moapipe.loops.traffic import Reuse, Traffic
+from moapipe.loops.warp import SECTOR_BYTES
 from moapipe.machine import topology
+from moapipe.machine.device import Device, occupancy
 from moapipe.machine.penalty import ceiling, placed
 from moapipe.machine.predict import Prediction, predict
 from moapipe.machine.rate import Calibration, at
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
+from moapipe.targets.simt import BLOCK
 
 SCHEMA = 1
 
@@ -72,9 +77,10 @@ def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     for case in cases:
         point, nest = case.point, nests[case.build]
-        key = (case.build.variant, point.label, point.arrangement)
+        device = e.machine.device if case.build.target in experiment.LAUNCHED else None
+        key = (case.build.variant, device is not None, point.label, point.arrangement)
         if key not in known:
-            known[key] = _numbers(nest, point, size, c, top, group.dtype)
+            known[key] = _numbers(nest, point, size, c, top, group.dtype) if device is None else _on_device(nest, point, size, device, group.dtype)
         bounds = {level: size * file.call("lower_bound", point.sizes, group.form, bytes_ // size) for level, bytes_ in c.capacity.items()}
         yield {
             **{axis: getattr(case.build, axis) for axis in experiment.BUILD_AXES}, "machine": e.file.machine, "label": point.label, **asdict(point.arrangement),
@@ -107,6 +113,19 @@ def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, top: Topolog
     result = placed(result, counts.barriers, arranged, top, c.locality)
     told = {"regions": counts.barriers, "penalty_ceiling": ceiling(top, c.locality), "stores": "stream" if streamed else "plain"}
     return {**_times(result), **_totals(counts), **_ceilings(c, dtype, cores), **told, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
+
+
+def _on_device(nest: Kernel, point: Point, size: int, device: Device, dtype: str) -> dict[str, Any]:
+    """A GPU's time is at least that of its operations and that of its bytes past the last-level cache, at its data sheet's rates; the
+    bytes are the middle of the bounds of loops.lockstep."""
+    counts = count(nest, point.sizes, size)
+    at_once = device.multiprocessors * occupancy(device, BLOCK).blocks
+    found = launches(nest, point.sizes, size, lockstep.Device(device.cache_bytes, device.parts, SECTOR_BYTES, at_once))
+    moved = round(sum(sum(x.read) + sum(x.written) for x in found) / 2)
+    compute, memory = counts.flops / device.peak_flops[dtype], moved / device.bandwidth  # type: ignore[index]
+    times = Prediction(max(compute, memory), compute, memory, 0.0, "L2", {"L2": moved}, {"L2": device.bandwidth})
+    told = {"regions": counts.barriers, "penalty_ceiling": 1.0, "stores": "plain", "peak_flops": device.peak_flops[dtype]}  # type: ignore[index]
+    return {**_times(times), **_totals(counts), **told, "traffic_bytes": dict(times.traffic), "bandwidth": dict(times.bandwidth)}
 
 
 def past(nest: Kernel, point: Point, size: int, c: Calibration, arranged: Arranged, top: Topology) -> dict[str, dict[str, Traffic]]:

@@ -34,6 +34,11 @@ def validated(build: Build, machine: str) -> Path:
     return Path("results/validate") / build.path() / machine / "validation.json"
 
 
+def emulated(build: Build, machine: str) -> Path:
+    """emulation.json."""
+    return Path("results/emulate") / build.path() / machine / "emulation.json"
+
+
 def calibrated(machine: str) -> Path:
     """calibration.json."""
     return Path("results/calibrate") / machine / "calibration.json"

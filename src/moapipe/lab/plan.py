@@ -8,37 +8,47 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from moapipe.lab.experiment import PROTOCOL, Build, Experiment, Group, Point, cases, points
+from moapipe.lab.demand import enough
+from moapipe.lab.experiment import LAUNCHED, PROTOCOL, Build, Experiment, Group, Point, asked, cases, points
 from moapipe.lab.file import read_json, sha256
+from moapipe.lab.gpu import BACKENDS
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.place import built, derived, predicted, validated
 from moapipe.lab.runtime import missing
 from moapipe.lab.variable import BASELINE, COPY
 from moapipe.lab.yardstick import WAYS, at_elements, compiled, copying
+from moapipe.loops.cost import count
+from moapipe.loops.onf_json import from_json
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
 
+ROOM = 0.8      # of the device's memory, for one case
 FAILED = ("build_failed", "gate_failed", "validation_failed")
 
 
 @dataclass(frozen=True)
 class Library:
-    """A built kernel, or a copy, that may be timed."""
+    """A built kernel, or a copy, that may be timed; `path` is a device binary where a GPU runs it."""
 
     path: Path
     manifest: Mapping[str, Any]
 
+    @property
+    def device(self) -> bool:
+        return self.manifest.get("target") in LAUNCHED
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One case. `values` are its identity in the record, `label` the run axes; `library` is None for PyTorch.
+    """One case. `values` are its identity in the record, `label` the run axes; `library` is None for PyTorch, which `backend` tells which
+    way to go on a GPU (None: on the processor). `gpu_threads` run a device binary.
 
     `status` is empty for what is to be measured, else a row of STATUSES with its `reason`.
     """
@@ -50,12 +60,16 @@ class Entry:
     library: Library | None = None
     status: str = ""
     reason: str = ""
+    gpu_threads: int = 0
+    backend: str | None = None
 
     def elements(self, manifest: Mapping[str, Any]) -> int:
-        """Elements that a process of this case holds; PyTorch holds its last output beside the new one."""
+        """Elements that a process of this case holds in the host's memory; PyTorch holds its last output beside the new one."""
         own = manifest if self.library is None else self.library.manifest
         inputs, outputs = (sum(prod(s) for s in shapes(own, kind, self.point.sizes).values()) for kind in ("inputs", "outputs"))
-        return inputs + (2 * outputs if self.library is None else outputs + work_elements(own, self.point.sizes, self.point.threads))
+        if self.library is None or self.library.device:
+            return inputs + 2 * outputs
+        return inputs + outputs + work_elements(own, self.point.sizes, self.point.threads)
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,8 @@ def plan(e: Experiment, group: Group, top: Topology) -> Plan:
         for case in (c for c in every if c.point == point):
             entries.append(_entry(e, case.build, point, case.reason, prediction, stages[case.build], top))
         if e.file.baseline:
-            entries.append(_baseline(e, group, point, prediction, stages.values(), top))
+            ours = _baseline(e, group, point, prediction, stages.values(), top)
+            entries += _on_device(ours) if any(b.target in LAUNCHED and not r for b, r in asked(e, group)) else [ours]
         if manifests and e.file.kernels[group.kernel].copies:
             entries += [_copy(e, group, point, prediction, way, manifests[0], top) for way in WAYS]
     compilers = {b.target: s.compiler for b, s in stages.items() if s.compiler}
@@ -114,13 +129,19 @@ def _stage(e: Experiment, b: Build) -> Stage:
     status, reason = "", ""
     if validation["status"] in FAILED or not validation["passed"]:
         status, reason = validation["status"] if validation["status"] in FAILED else "validation_failed", validation["reason"]
-    elif not record["library"] or sha256(e.root / record["library"]) != validation["library_sha256"]:
+    elif not (file := _runs(e, b, record)) or sha256(e.root / file) != validation["library_sha256"]:
         status, reason = "not_run", "the library is not the one that was validated"
     elif validation["source_sha256"] != sha256(e.root / derived(b) / manifest["source"]):
         status, reason = "not_run", "the derived source changed after it was validated"
-    library = None if status else Library(e.root / record["library"], manifest)
+    library = None if status else Library(e.root / _runs(e, b, record), manifest)
     return Stage(manifest, library, validation["source_sha256"], validation["library_sha256"], record["compiler"].get("version", ""),
                  validation.get("baseline", ""), status, reason)
+
+
+def _runs(e: Experiment, b: Build, record: Mapping[str, Any]) -> str:
+    """The file that runs: a library, or the binary of the machine's device; empty when there is none."""
+    arch = e.machine.device.arch if e.machine.device and b.target in LAUNCHED else ""
+    return next((str(built(b, e.file.machine) / c["file"]) for c in record.get("device", ()) if c["arch"] == arch), str(record["library"]))
 
 
 def _entry(e: Experiment, b: Build, point: Point, refusal: str, prediction: str, stage: Stage, top: Topology) -> Entry:
@@ -129,8 +150,29 @@ def _entry(e: Experiment, b: Build, point: Point, refusal: str, prediction: str,
         values |= {name: stage.manifest[name] for name in ("dnf_hash", "onf_hash")} | {"source_hash": stage.source_sha256}
     arranged = arrange(point.arrangement, top)
     refusal = refusal or arranged.reason or missing(arranged)
+    threads = 0
+    if stage.library is not None and stage.library.device and not refusal:
+        threads, refusal = _threads(e, b, point, stage.library.manifest)
     status, reason = ("refused", refusal) if refusal else (stage.status, stage.reason)
-    return Entry(f"{b.variant}/{b.target}", values, point, arranged, stage.library, status, reason or ("no reason was recorded" if status else ""))
+    return Entry(f"{b.variant}/{b.target}", values, point, arranged, stage.library, status, reason or ("no reason was recorded" if status else ""), threads)
+
+
+def _threads(e: Experiment, b: Build, point: Point, manifest: Mapping[str, Any]) -> tuple[int, str]:
+    """GPU threads, one for each iteration, and why the device has no room for what they need (empty: it has)."""
+    assert e.machine.device is not None
+    nest = from_json(read_json(e.root / derived(b) / "cost.json")["onf"])
+    threads = enough(count(nest, point.sizes, element_bytes(b.dtype)))
+    held = sum(prod(s) for kind in ("inputs", "outputs") for s in shapes(manifest, kind, point.sizes).values())
+    need = (held + work_elements(manifest, point.sizes, threads)) * element_bytes(b.dtype)
+    room = e.machine.device.memory_bytes * ROOM
+    return threads, "" if need <= room else f"it needs {need / 2**30:.1f} GiB on the device, which has {room / 2**30:.1f} GiB for it"
+
+
+def _on_device(entry: Entry) -> list[Entry]:
+    """PyTorch on the GPU: as it chooses, and for attention by each of its own ways, in turn."""
+    name = str(entry.values["variant"])
+    ways = BACKENDS if name.startswith("scaled_dot_product_attention") else {}
+    return [replace(entry, backend=""), *(replace(entry, name=f"{entry.name}/{way}", backend=way, values={**entry.values, "variant": f"{name}/{way}"}) for way in ways)]
 
 
 def _baseline(e: Experiment, group: Group, point: Point, prediction: str, stages: Any, top: Topology) -> Entry:

@@ -11,7 +11,7 @@ from moapipe.lab import experiment
 from moapipe.lab.cluster import MEASURING, UNSET, Ask, Cluster, Kind
 from moapipe.lab.experiment import Experiment, Group
 
-HOST_TARGETS = ("c", "fortran")
+GROUPED = ("bench", "validate")    # stages whose jobs depend on what their group holds
 SLACK = 2.0     # a launch may spend a few times its share of the time box on samples that a neighbour spoilt; interrupted ones go on
 
 
@@ -22,16 +22,17 @@ def ask(e: Experiment, stage: str, group: Group | None = None) -> Ask | None:
         return None
     kind = _kind(e, c, stage, group)
     r = c.requests[kind]
-    box = sum(e.file.time_box_s for case in experiment.cases(e, group) if not case.reason) if group else 0.0
+    box = sum(e.file.time_box_s for case in experiment.cases(e, group) if not case.reason) if group and stage in MEASURING else 0.0
     limit = int(60 * c.partitions[r.partition].hours)
     return Ask(c, kind, min(limit, r.minutes + ceil(SLACK * box / 60)))
 
 
 def _kind(e: Experiment, c: Cluster, stage: str, group: Group | None) -> Kind:
-    if stage not in MEASURING:
-        return "prepare"
-    device = group is not None and any(build.target not in HOST_TARGETS for build, _ in experiment.asked(e, group))
-    return "measure_gpu" if device and "measure_gpu" in c.requests else "measure"
+    """A group with device code is checked and measured where GPUs are."""
+    device = group is not None and any(build.target not in experiment.HOST_TARGETS for build, _ in experiment.asked(e, group))
+    if device and stage in GROUPED and "measure_gpu" in c.requests:
+        return "measure_gpu"
+    return "measure" if stage in MEASURING else "prepare"
 
 
 def threads(e: Experiment, stage: str, here: Callable[[], int], group: Group | None = None) -> int:
@@ -65,7 +66,7 @@ def resources(e: Experiment, stage: str, group_of: Any = None) -> dict[str, Any]
 
 # ------------------------------------------------------------------ what it costs
 
-STAGES = ("derive", "build", "validate", "calibrate", "predict", "bench", "collect", "chart", "archive")
+STAGES = ("derive", "build", "validate", "emulate", "calibrate", "predict", "bench", "collect", "chart", "evidence", "archive")
 
 
 @dataclass

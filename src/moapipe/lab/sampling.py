@@ -104,7 +104,7 @@ def judged(seen: Seen, frame: Frame, placed: Placed) -> Sample:
         threads_seen=seen.threads, threads_active=seen.active, cpus=frozenset(asked.mask), cpus_seen=seen.cpus, mask=seen.mask, widest=seen.widest,
         bound=asked.bound, shared=asked.shared, runtimes=placed.runtimes, misplaced=misplaced, involuntary_switches=seen.involuntary,
         other_cpu_seconds=others, window_seconds=window, tick_seconds=TICK_S, throttled_periods=stops,
-        clock_ratio=seen.clock / frame.clock if frame.clock > 0 else 1.0,
+        clock_ratio=seen.clock / frame.clock if frame.clock > 0 and seen.clock > 0 else 1.0,      # a GPU's process tells none
     )
     scaled = others * seen.seconds / window if window > 0 else 0.0
     return Sample(seen.seconds / seen.calls, seen.calls, judge(diagnosis), seen.cpu_seconds, float(seen.involuntary), scaled, seen.wait_seconds,

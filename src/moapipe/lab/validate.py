@@ -16,8 +16,9 @@ import numpy as np
 
 from moapipe.errors import LabError
 from moapipe.lab import build as building
+from moapipe.lab import gpu
 from moapipe.lab.derive import derive
-from moapipe.lab.experiment import Build, Compiler, machine_file
+from moapipe.lab.experiment import LAUNCHED, Build, Compiler, machine_file
 from moapipe.lab.file import read_json, write_json, write_text
 from moapipe.lab.kernel import KernelFile, load
 from moapipe.lab.oracle import Error, Truth, compare, truth
@@ -26,6 +27,7 @@ from moapipe.lab.scenario import Level, Scenario, scenarios
 from moapipe.lab.worker import LIMIT_S, Task, Worker
 
 SCHEMA = 1
+GPU_THREADS = (130, 8192)  # more than a block, and more than there are iterations
 FAILURES = 3  # a build stops being checked after so many failed cases: it is wrong
 Status = Literal["validated", "build_failed", "gate_failed", "validation_failed"]
 Report = Callable[[str], None]
@@ -47,7 +49,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Validation:
-    """validation.json. `error`, `error_bound` and `baseline_error` are of the output that comes closest to its bound, among
+    """validation.json. `device` is the GPU that ran it, empty for the processor. `error`, `error_bound` and `baseline_error` are of the output that comes closest to its bound, among
     those that PyTorch computes too when all are right."""
 
     build: Build
@@ -59,6 +61,7 @@ class Validation:
     library_sha256: str
     baseline: str
     cases: tuple[Checked, ...]
+    device: str = ""
 
     @property
     def passed(self) -> bool:
@@ -75,7 +78,7 @@ class Validation:
         w = self.worst
         return {
             "schema": SCHEMA, **asdict(self.build), "machine": self.machine, "status": self.status, "passed": self.passed, "reason": self.reason,
-            "level": self.level, "source_sha256": self.source_sha256, "library_sha256": self.library_sha256, "baseline": self.baseline,
+            "level": self.level, "source_sha256": self.source_sha256, "library_sha256": self.library_sha256, "baseline": self.baseline, "device": self.device,
             "error": _number(w and w.error), "error_bound": _number(w and w.bound), "baseline_error": _number(w and w.baseline),
             "cases": [_case(c) for c in self.cases],
         }
@@ -97,13 +100,21 @@ def validate(b: Build, root: Path, machine: str = "local", level: Level = "fast"
     record = building.read(root / built(b, machine) / "build.json")
     if record.status != "built":
         result = Validation(b, machine, record.status, record.reason, level, record.source_sha256, "", "", ())
-    elif not record.library:
-        reason = f"{b.target} builds do not run on this machine"
+    elif reason := _unable(record, root):
         result = Validation(b, machine, "validation_failed", reason, level, record.source_sha256, "", "", ())
     else:
         result = check(b, root, machine, level, record)
     write_json(root / validated(b, machine), result.document())
     return result
+
+
+def _unable(record: building.Built, root: Path) -> str:
+    """Why nothing here can run the build; empty when something can."""
+    if record.library:
+        return ""
+    if record.build.target not in LAUNCHED:
+        return f"{record.build.target} builds do not run on this machine; `moapipe emulate` says what is known of them"
+    return gpu.absent(machine_file(record.machine, root).device)
 
 
 def require(v: Validation) -> Validation:
@@ -117,7 +128,9 @@ def check(b: Build, root: Path, machine: str, level: Level, record: building.Bui
     """Run every scenario, with the usual tiles and with tiny ones."""
     kernel = load(b.kernel, root)
     manifest = read_json(root / derived(b) / "manifest.json")
-    stages = [("usual", root / record.library, manifest)]
+    device = machine_file(machine, root).device if b.target in LAUNCHED else None
+    ours, digest = building.binary_of(record, device.arch) if device else (Path(record.library), record.library_sha256)
+    stages = [("usual", root / ours, manifest)]
     cases: list[Checked] = []
     reason = "the derived source changed after it was built" if _stale(root, b, manifest, record) else ""
     try:
@@ -126,9 +139,10 @@ def check(b: Build, root: Path, machine: str, level: Level, record: building.Bui
         reason = reason or f"tiny tiles: {e.message}"
     for tiles, library, its in stages if not reason else ():
         found = scenarios(kernel, b.variant, its["params"], level, tiny=tiles == "tiny")
-        cases += run_cases(kernel, b, library, its, found, tiles)
+        cases += run_cases(kernel, b, library, its, tuple(replace(s, threads=GPU_THREADS) for s in found) if device else found, tiles)
         reason = reason or next((f"{c.case}{' (tiny tiles)' * (tiles == 'tiny')}: {c.reason}" for c in cases if c.reason), "")
-    return Validation(b, machine, "validation_failed" if reason else "validated", reason, level, record.source_sha256, record.library_sha256, _name(kernel, b), tuple(cases))
+    return Validation(b, machine, "validation_failed" if reason else "validated", reason, level, record.source_sha256, digest, _name(kernel, b), tuple(cases),
+                      gpu.here().get("name", "") if device else "")
 
 
 def _stale(root: Path, b: Build, manifest: Mapping[str, Any], record: building.Built) -> bool:
@@ -149,9 +163,11 @@ def _tiny(b: Build, root: Path, machine: str, usual: Mapping[str, Any]) -> Itera
     source = folder / d.manifest["source"]
     write_text(root / source, d.source.text)
     found = building.find(machine_file(machine, root), b.target, machine)
-    quick = Compiler(command=found.command, flags=(*found.flags, "-O1"), package=found.package)
+    quick = Compiler(command=found.command, flags=(*found.flags, *([] if b.target in LAUNCHED else ["-O1"])), package=found.package)
     made = building.require(building.compile_source(b, d.manifest, root, source, folder, machine, quick, gated=False))
-    yield "tiny", root / made.library, d.manifest
+    device = machine_file(machine, root).device if b.target in LAUNCHED else None
+    library = folder / next(c["file"] for c in made.device if c["arch"] == device.arch) if device else Path(made.library)
+    yield "tiny", root / library, d.manifest
 
 
 # ------------------------------------------------------------------ cases

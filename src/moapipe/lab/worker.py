@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moapipe.errors import LabError
+from moapipe.lab import gpu
 from moapipe.lab.buffer import PATTERNS, Guarded, guarded
 from moapipe.lab.library import becoming, function, shapes, work_elements
 
@@ -113,7 +114,8 @@ def serve() -> None:
     os.dup2(2, 1)
     library, manifest = pickle.load(sys.stdin.buffer)
     try:
-        call = function(Path(library), manifest)
+        load = gpu.function if "launches" in manifest else function
+        call = load(Path(library), manifest)
     except LabError as e:
         _answer(answers, e)
         return
@@ -122,7 +124,10 @@ def serve() -> None:
             task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _answer(answers, _perform(call, manifest, task))
+        try:
+            _answer(answers, _perform(call, manifest, task))
+        except LabError as e:       # a launch that fails
+            _answer(answers, e)
 
 
 def _answer(answers: Any, x: object) -> None:

@@ -2,13 +2,14 @@
 
     <experiment>-<machine>-<UTC>-<hash8>/     UTC: when the dataset was made; hash8: of MANIFEST.sha256, so of every byte
       index.html           the page: opens from disk, without network
+      evidence.html        what is known of texts for GPUs without one, and which ran on one (evidence.json: as data)
       published.html       what the papers claim and measured, beside what our kernels come to
       archive.json         what the list of archives says about this one
       data/                dataset.nc; cases.csv (one row a case, with metrics); samples.csv (every raw sample with its verdict)
       charts/ table.txt environment.json calibration.json
       config/ kernels/     what was asked for, and the definitions
       derivations/…/       a folder a build: derivation as JSON, Markdown and page, costs, manifest, source
-      builds/…/ validations/…/ predictions/…/
+      builds/…/ validations/…/ predictions/…/ counters/…/
       MANIFEST.sha256      `sha256sum -c MANIFEST.sha256` checks it without this program
 
 It is put together beside its place and renamed when whole. The same content is never archived twice.
@@ -75,6 +76,7 @@ def make(material: Material) -> Path:
     with _workplace(archives) as work:
         _gather(material, ds, work)
         site.write_published(work, material.root)
+        site.write_evidence(work)
         site.write_pages(work, ds)
         digest = _seal(work)
         name = f"{material.experiment}-{material.machine}-{_stamp(ds)}-{digest[:8]}"
@@ -148,12 +150,14 @@ def _gather(material: Material, ds: xr.Dataset, work: Path) -> None:
         _copy(results / "validate" / path / material.machine, work / "validations" / path)
     for group in sorted(set(zip(*(ds[a].values.tolist() for a in GROUP_AXES), strict=True))):
         _copy(material.here / "predict" / Path(*group), work / "predictions" / Path(*group))
+        _copy(material.here / "bench" / Path(*group) / "counters.json", work / "counters" / Path(*group) / "counters.json")
     for kernel in sorted(set(ds["kernel"].values.tolist())):
         for suffix in ("py", "yaml"):
             _copy(material.root / "kernels" / f"{kernel}.{suffix}", work / "kernels" / f"{kernel}.{suffix}")
     for asked in material.config:
         _copy(asked, work / "config" / asked.name)
     _copy(material.here / "charts", work / "charts")
+    _copy(material.here / "evidence.json", work / "evidence.json")
     _copy(results / "calibrate" / material.machine / "calibration.json", work / "calibration.json")
     _copy(material.here / "dataset.nc", work / "data" / "dataset.nc")
     write_text(work / "table.txt", table.text(ds))

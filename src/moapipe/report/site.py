@@ -22,17 +22,18 @@ from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
 from moapipe.lab.variable import BESIDE
-from moapipe.report import case, chapter, charts, claim, figure, mark, published, table
+from moapipe.report import case, chapter, charts, claim, evidence, figure, mark, published, table
 from moapipe.report.metrics import kind
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILTERS = ("kernel", "form", "variant", "target", "dtype", "status")
-PUBLISHED = "published.html"
+PUBLISHED, EVIDENCE = "published.html", "evidence.html"
 FILES = (
     ("data/dataset.nc", "the dataset: every raw sample, netCDF4"), ("data/cases.csv", "one row a case, with every metric"),
     ("data/samples.csv", "one row a sample, with its verdict"), ("table.txt", "the table as text"),
     ("environment.json", "host, compilers, every package"), ("calibration.json", "the machine's measured rates"),
-    (PUBLISHED, "what the papers claim and measured, beside what our kernels come to"), ("config", "what was asked for"), ("kernels", "the definitions and variants"), ("charts", "charts as SVG and Vega-Lite JSON"),
+    (PUBLISHED, "what the papers claim and measured, beside what our kernels come to"),
+    (EVIDENCE, "what is known of each text for a GPU, and whether one ran it"), ("evidence.json", "the same as data"), ("config", "what was asked for"), ("kernels", "the definitions and variants"), ("charts", "charts as SVG and Vega-Lite JSON"),
     ("MANIFEST.sha256", "checksums: sha256sum -c MANIFEST.sha256"),
 )  # fmt: skip
 
@@ -59,6 +60,14 @@ def write_published(folder: Path, root: Path) -> None:
     if claims or figures:
         page = _template("published.html").render(claims=claims, figures=figures, device=device, quantity=figure.quantity, bounds=figure.bounds)
         write_text(folder / PUBLISHED, page)
+
+
+def write_evidence(folder: Path) -> None:
+    """Write the page of evidence.json; nothing where an experiment has no texts for GPUs."""
+    if (folder / "evidence.json").is_file():
+        found = read_json(folder / "evidence.json")
+        run = sum(r["gpu"]["status"] == "passed" for r in found["rows"])
+        write_text(folder / EVIDENCE, _template("evidence.html").render(found=found, said=evidence.said, run=run))
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,297 @@
+"""In: device binaries with their manifests, arrays. Out: their outputs, or the driver's protocol: calls on a GPU timed by its own events.
+
+cupy is imported by functions that need a device, in processes of their own, and nowhere else: a machine without one loses nothing.
+What a process measures: a call is all its launches, between two events of one stream; before each call the last-level cache is
+overwritten, so every call starts cold. Memory comes from a pool that is filled before anything is timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moapipe.errors import LabError
+from moapipe.lab.buffer import DTYPES, PATTERNS
+from moapipe.lab.launch import Launch, launches
+from moapipe.lab.library import Function, becoming, shapes, work_elements
+from moapipe.machine.device import Device
+
+PR_SET_PDEATHSIG = 1
+GUARD = 32          # elements before and behind a buffer that nobody may write
+FLUSH = 4           # times the last-level cache that is overwritten before each call
+ASKED_S = 60.0
+PROBE = "import json, sys; from moapipe.lab.gpu import found; json.dump(found(), sys.stdout)"
+BACKENDS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
+"""PyTorch's own ways to attention on a GPU (torch.nn.attention.SDPBackend); `math` is its unfused one."""
+INSTALL = "pip install -e '.[gpu]' -c constraints.txt, on a machine with an NVIDIA driver"
+
+
+# ------------------------------------------------------------------ is there one
+
+
+def found() -> dict[str, str]:
+    """The device of this process: `name`, `arch` as nvcc names it, driver and cupy; or `missing`, in words."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as e:
+        return {"missing": f"cupy cannot be imported ({e})"}
+    try:
+        runtime = cupy.cuda.runtime
+        if runtime.getDeviceCount() == 0:
+            return {"missing": "no GPU"}
+        name = runtime.getDeviceProperties(0)["name"]
+        return {"name": name.decode() if isinstance(name, bytes) else str(name), "arch": f"sm_{cupy.cuda.Device(0).compute_capability}",
+                "driver": str(runtime.driverGetVersion()), "cupy": cupy.__version__}
+    except Exception as e:      # whatever the driver says is an answer
+        return {"missing": f"no GPU answers: {str(e).splitlines()[0] if str(e) else type(e).__name__}"}
+
+
+@lru_cache
+def here() -> Mapping[str, str]:
+    """`found` of a process of its own: a broken driver takes nobody along."""
+    try:
+        done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False, timeout=ASKED_S)
+    except subprocess.TimeoutExpired:
+        return {"missing": f"the driver does not answer within {ASKED_S:g} s"}
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {"missing": (done.stderr.strip().splitlines() or ["the driver ends the process"])[-1]}
+
+
+def absent(device: Device | None) -> str:
+    """Why this machine is not the one whose file describes `device`; empty when it is."""
+    if device is None:
+        return "the machine's file describes no device"
+    got = here()
+    if "missing" in got:
+        return f"{got['missing']}; {INSTALL}"
+    return "" if got["arch"] == device.arch else f"the GPU here is {got['name']} ({got['arch']}), the machine's file describes {device.name} ({device.arch})"
+
+
+# ------------------------------------------------------------------ calling
+
+
+@dataclass
+class Module:
+    """A device binary and what its manifest says, loaded in this process."""
+
+    cupy: Any
+    manifest: Mapping[str, Any]
+    module: Any
+    functions: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, binary: Path, manifest: Mapping[str, Any]) -> Module:
+        """LabError when there is no device, or it does not take the binary."""
+        if "missing" in (got := found()):
+            raise LabError(got["missing"], where=binary.name, hint=INSTALL)
+        cupy = importlib.import_module("cupy")
+        try:
+            return cls(cupy, manifest, cupy.RawModule(path=str(binary)))
+        except Exception as e:
+            raise LabError(f"the device does not take it: {e}", where=binary.name, hint=f"it is {got['arch']}") from e
+
+    def buffer(self, x: Any) -> Any:
+        """An array of the device: a tensor of another library as it is (DLPack), anything else copied."""
+        return self.cupy.from_dlpack(x) if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray) else self.cupy.asarray(x)
+
+    def start(self, plan: Sequence[Launch], buffers: Mapping[str, Any]) -> None:
+        """All launches, in stream order; does not wait."""
+        for l in plan:
+            if l.function not in self.functions:
+                self.functions[l.function] = self.module.get_function(l.function)
+            self.functions[l.function]((l.blocks,), (l.block,), (*(buffers[b] for b in l.buffers), *map(np.int64, l.integers)))
+
+
+def function(binary: Path, manifest: Mapping[str, Any]) -> Function:
+    """`f(buffers, work, sizes, threads)` as `library.function`: host arrays are copied to the device and back. LabError when a launch
+    fails or an element beside a buffer was written."""
+    module = Module.load(binary, manifest)
+    names = [a["name"] for a in (*manifest["inputs"], *manifest["outputs"])]
+    written = {*becoming(manifest), *range(len(manifest["inputs"]), len(names))}
+
+    def call(buffers: Sequence[Any], work: Any, sizes: Sequence[int], threads: int) -> None:
+        guarded = [_guarded(module.cupy, b, manifest["dtype"]) for b in (*buffers, work)]
+        at = dict(zip(manifest["sizes"], sizes, strict=True))
+        try:
+            module.start(launches(manifest, at, threads), {n: g[GUARD : g.size - GUARD] for n, g in zip((*names, "work"), guarded, strict=True)})
+            back = [module.cupy.asnumpy(g) for g in guarded]
+        except Exception as e:
+            raise LabError(f"the launch fails: {str(e).splitlines()[0] if str(e) else type(e).__name__}", where=binary.name) from e
+        for k, (name, g) in enumerate(zip((*names, "work"), back, strict=True)):
+            bits = g.view(PATTERNS[manifest["dtype"]].dtype)
+            if (np.concatenate([bits[:GUARD], bits[bits.size - GUARD :]]) != PATTERNS[manifest["dtype"]]).any():
+                raise LabError(f"{name}: elements beside its buffer were written", where=binary.name)
+            if k in written:
+                buffers[k][:] = g[GUARD : g.size - GUARD]
+
+    return call
+
+
+def _guarded(cupy: Any, x: Any, dtype: str) -> Any:
+    host = np.empty(x.size + 2 * GUARD, DTYPES[dtype])
+    host.view(PATTERNS[dtype].dtype)[:] = PATTERNS[dtype]
+    host[GUARD : host.size - GUARD] = x
+    return cupy.asarray(host)
+
+
+# ------------------------------------------------------------------ the driver's protocol
+
+
+@dataclass
+class Served:
+    """What a measuring process is told to call, and what it overwrites before each call."""
+
+    prepare: Callable[[Served, list[str], int], str]
+    call: Callable[[], Any] = lambda: None
+    flush: Callable[[], Any] = lambda: None
+    event: Callable[[], Any] = lambda: None
+    elapsed: Callable[[Any, Any], float] = lambda a, b: 0.0
+
+    def seconds(self, calls: int) -> float:
+        """All calls, each from a cold cache, by the device's own events."""
+        total = 0.0
+        for _ in range(calls):
+            self.flush()
+            first, last = self.event(), self.event()
+            first.record()
+            self.call()
+            last.record()
+            last.synchronize()
+            total += self.elapsed(first, last)
+        return total
+
+
+def serve(served: Served, lines: Any, answers: Any) -> None:
+    """Obey commands until the input ends; whatever is refused is an answer and ends the process."""
+    for line in lines:
+        try:
+            print(f"done {time.process_time():.9f} {_obeyed(served, line.split(), lines, answers)}".rstrip(), file=answers, flush=True)
+        except Exception as e:
+            print(f"error {type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}", file=answers, flush=True)
+            return
+
+
+def _obeyed(served: Served, words: Sequence[str], lines: Any, answers: Any) -> str:
+    match words:
+        case ["memory", *_]:
+            return ""
+        case ["placed"]:
+            return "1 1 -"          # memory nodes are no matter of a device
+        case ["prepare", *counts]:
+            return served.prepare(served, [next(lines) for _ in range(_rows(counts))], int(counts[-1]))
+        case ["warm", seconds]:
+            begin, times = time.monotonic(), list[float]()
+            while len(times) < 2 or time.monotonic() - begin < float(seconds):
+                times.append(served.seconds(1))
+            return f"{len(times)} {min(times):.9g}"
+        case ["turn", calls, samples]:
+            served.seconds(1)
+            for _ in range(int(samples)):
+                begin, cpu = time.monotonic(), time.process_time()
+                taken = served.seconds(int(calls))
+                print(f"sample {begin:.9f} {taken:.9g} {time.process_time() - cpu:.9g} 0 0 0 1 1 0 - - 1", file=answers)
+            return ""
+        case _:
+            raise ValueError(f"unknown command: {' '.join(words)}")
+
+
+def _rows(counts: Sequence[str]) -> int:
+    """Lines behind `prepare INPUTS [OUTPUTS WORK SIZES THREADS]`; THREADS is the number of GPU threads."""
+    n = list(map(int, counts))
+    return n[0] if len(n) == 1 else n[0] + n[1] + n[3]
+
+
+def kernel(binary: Path, manifest: Mapping[str, Any], cache_bytes: int) -> Served:
+    """A process that measures a device binary."""
+    module = Module.load(binary, manifest)
+    cupy, dtype = module.cupy, DTYPES[manifest["dtype"]]
+    cupy.cuda.set_allocator(cupy.cuda.MemoryPool().malloc)
+
+    def prepare(served: Served, rows: list[str], threads: int) -> str:
+        given = [r.split(" ", 2) for r in rows]
+        sizes = dict(zip(manifest["sizes"], [int(r[1]) for r in given if r[0] == "size"], strict=True))
+        inputs = [np.fromfile(r[2].rstrip("\n"), dtype, int(r[1])) for r in given if r[0] == "input"]
+        buffers = {a["name"]: module.buffer(x) for a, x in zip(manifest["inputs"], inputs, strict=True)}
+        buffers |= {n: cupy.empty(prod(s), dtype) for n, s in shapes(manifest, "outputs", sizes).items()}
+        buffers["work"] = cupy.empty(work_elements(manifest, sizes, threads), dtype)
+        plan = launches(manifest, sizes, threads)
+        served.call = lambda: module.start(plan, buffers)
+        return ""
+
+    return Served(prepare, flush=_flusher(cupy, cache_bytes), event=cupy.cuda.Event, elapsed=lambda a, b: float(cupy.cuda.get_elapsed_time(a, b)) * 1e-3)
+
+
+def _flusher(cupy: Any, cache_bytes: int) -> Callable[[], Any]:
+    rubbish = cupy.empty(FLUSH * cache_bytes, np.uint8)
+    return lambda: rubbish.fill(0)
+
+
+def torch_call(root: Path, name: str, form: str, dtype: str, backend: str, cache_bytes: int) -> Served:
+    """A process that measures PyTorch's own call on the device, with one of its BACKENDS or (empty) the one that it chooses."""
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise LabError("this PyTorch finds no GPU", hint="install one that is built for CUDA")
+    torch.backends.cuda.matmul.allow_tf32 = False       # f32 means f32, for ours and for theirs
+    torch.set_grad_enabled(False)
+    file = importlib.import_module("moapipe.lab.kernel").load(name, root)
+    rubbish = torch.empty(FLUSH * cache_bytes, dtype=torch.uint8, device="cuda")
+
+    def prepare(served: Served, rows: list[str], threads: int) -> str:
+        tensors = {}
+        for r in rows:
+            _, array, shape, path = r.rstrip("\n").split(" ", 3)
+            extents = [int(s) for s in shape.split("x")] if shape != "-" else []
+            tensors[array] = torch.from_numpy(np.fromfile(path, DTYPES[dtype], prod(extents)).reshape(extents)).cuda()
+        called, call = file.call("baseline", torch, tensors, form)
+        served.call = _with_backend(torch, backend, call) if backend else call
+        served.call()
+        return str(called)
+
+    return Served(prepare, flush=lambda: rubbish.fill_(0), event=lambda: torch.cuda.Event(enable_timing=True), elapsed=lambda a, b: float(a.elapsed_time(b)) * 1e-3)
+
+
+def _with_backend(torch: Any, backend: str, call: Callable[[], Any]) -> Callable[[], Any]:
+    attention = torch.nn.attention
+
+    def through() -> Any:
+        with attention.sdpa_kernel([getattr(attention.SDPBackend, BACKENDS[backend])]):
+            return call()
+
+    return through
+
+
+def main(arguments: Sequence[str]) -> None:
+    """gpu kernel BINARY MANIFEST CACHE_BYTES, or gpu torch ROOT KERNEL FORM DTYPE BACKEND|- CACHE_BYTES"""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    sys.stdout = sys.stderr
+    try:
+        match list(arguments):
+            case ["kernel", binary, manifest, cache]:
+                served = kernel(Path(binary), json.loads(Path(manifest).read_text()), int(cache))
+            case ["torch", root, name, form, dtype, backend, cache]:
+                served = torch_call(Path(root), name, form, dtype, backend.replace("-", ""), int(cache))
+            case _:
+                raise LabError(f"unknown arguments: {' '.join(arguments)}", hint=str(main.__doc__))
+    except LabError as e:
+        print(f"error {e.message}", file=answers)
+        return
+    print(f"ready {time.process_time():.9f} {json.dumps(found())}", file=answers)
+    serve(served, iter(sys.stdin), answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
