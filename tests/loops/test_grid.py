@@ -2,6 +2,7 @@
 
 import pytest
 from tests.loops.nests import NESTS, array, loop, ref, sizes_for
+from tests.loops.test_lift_alone import last
 
 from moapipe.lab.derive import derive
 from moapipe.lab.experiment import Build
@@ -38,6 +39,23 @@ def test_shortcuts_give_what_counting_gives(name, size, monkeypatch):
     monkeypatch.setattr(warp, "_apart", lambda *_: False)
     for lanes, got in found.items():
         assert warp.requests(k, sizes, 8, lanes, warp=4) == got, lanes
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+def test_rows_of_a_team_s_warps_ask_for_what_counting_gives(n, monkeypatch):
+    k, sizes = last("a tile by a team").kernel, {"ni": n, "nj": 2 * n, "nk": n + 3, "ne": 1}
+    found = [warp.requests(k, sizes, 8, "threads", warp=w) for w in (4, 8)]
+    monkeypatch.setattr(warp, "_rows", lambda *_: 0)
+    assert [warp.requests(k, sizes, 8, "threads", warp=w) for w in (4, 8)] == found
+
+
+def test_what_teams_share():
+    """Of the tile of 2 × 4 threads, at one size: 3 × 3 teams, 4 steps along the rows of A, two waits in each."""
+    k, sizes = last("a tile by a team").kernel, {"ni": 5, "nj": 9, "nk": 11, "ne": 3}
+    data = grid.account(k, counts := count(k, sizes, 8), 128)
+    assert data["teams"]["regions"] == [{"threads": 8, "bytes": 8 * 2 * 3}] and data["teams"]["waits"] == 9 * 4 * 2
+    assert data["teams"]["loads"] == counts.accesses["At"].loads == 5 * 9 * 11 and not data["teams"]["conflicts"]
+    assert "72 waits, 495 loads" in "\n".join(grid.show(data))
 
 
 @pytest.mark.parametrize("name", NESTS)

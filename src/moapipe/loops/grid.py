@@ -11,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from moapipe.algebra.scalar import text
+from moapipe.loops import team
 from moapipe.loops.atomic import Atomic, atomics
-from moapipe.loops.onf import Kernel
+from moapipe.loops.bank import conflicts
+from moapipe.loops.footprint import Census
+from moapipe.loops.onf import Alloc, Kernel, Loop, statements
+from moapipe.loops.site import fullest
 from moapipe.loops.tally import Counts
 from moapipe.loops.warp import SECTOR_BYTES, WARP, requests
 
@@ -30,8 +35,25 @@ def account(kernel: Kernel, counts: Counts, threads: int) -> dict[str, Any]:
         "warp": WARP, "sector_bytes": SECTOR_BYTES, "threads": threads,
         "atomic_updates": sum(u["updates"] for u in updates), "atomic_instructions": _sum(u["instructions"] for u in updates), "atomics": updates,
         "sectors": {way: _sum(rows[way] for rows in arrays.values()) for way in WAYS} | {"arrays": arrays},
+        "teams": _teams(kernel, counts),
         "private": {"bytes_per_thread": counts.thread_bytes, "allocated_bytes": counts.thread_bytes * threads, "written_bytes": counts.private_bytes},
     }
+
+
+def _teams(kernel: Kernel, counts: Counts) -> dict[str, Any]:
+    """What teams share: the threads and bytes of each region's team, how often teams wait, accesses to their arrays, and by reference
+    the requests of one instruction of a warp where banks conflict."""
+    kernel, census = fullest(kernel), Census(counts.sizes)
+    shared = {a.name: a for a in kernel.arrays if a.space == "shared"}
+    regions = [{"threads": team.threads((r,)), "bytes": sum(counts.element_bytes * counts.footprint[x].elements for x in sorted(_born(r) & shared.keys()))}
+               for r in team.regions(kernel.body)]
+    clashes = [{"definition": c.definition, "reference": text(c.ref), "asked": c.asked, "least": c.least} for c in conflicts(kernel, counts.element_bytes) if c.asked > c.least]
+    return {"regions": regions, "waits": sum(census.runs(loops, conditions) for loops, conditions in team.waits(kernel)),
+            **{way: sum(getattr(counts.accesses[x], way) for x in shared) for way in WAYS}, "conflicts": clashes}
+
+
+def _born(r: Loop) -> set[str]:
+    return {s.array for s in statements((r,)) if isinstance(s, Alloc)}
 
 
 def _mapped(most: int, ours: int) -> dict[str, int]:
@@ -56,6 +78,11 @@ def show(data: Mapping[str, Any]) -> list[str]:
     for way, word in zip(WAYS, ("loaded", "stored"), strict=True):
         out += [f"  sectors {word}: {_said(sectors[way])}"]
         out += [f"    {a}: {rows[way]['ours']:,}, {rows[way]['ours'] / rows[way]['one_lane']:.3f} an element" for a, rows in sectors["arrays"].items() if rows[way]["one_lane"]]
+    t = data["teams"]
+    if t["regions"]:
+        teams = "; ".join(f"{r['threads']:,} threads that share {r['bytes']:,} bytes" for r in t["regions"])
+        out += [f"  teams: {teams}", f"    {t['waits']:,} waits, {t['loads']:,} loads and {t['stores']:,} stores of shared elements"]
+        out += [f"    banks: {c['reference']} ({c['definition']}) takes {c['asked']} requests a warp instruction, not {c['least']}" for c in t["conflicts"]]
     return [*out, f"  private scratch: {p['bytes_per_thread']:,} bytes a thread, {p['allocated_bytes']:,} for {data['threads']:,} threads; {p['written_bytes']:,} bytes written"]
 
 

@@ -221,7 +221,9 @@ def first_true(atom: Scalar, var: str) -> tuple[Scalar | None, Scalar | None]:
 def own_block(a: Loop, b: Loop, array: str) -> bool:
     """Iteration v of loop `a` and of loop `b` (same variable) touches only elements of `array` that no other iteration
     touches: along some dimension all accesses are c·v + (what is fixed) + (a part inside one stride of |c|) + (a multiple of
-    |c|·n, where v < n): then the index modulo |c|·n tells v."""
+    |c|·n, where v < n): then the index modulo |c|·n tells v. A single iteration has no other."""
+    if constant(subtract(a.hi, a.lo)) == 1:
+        return True
     touched = [x for s in (a, b) for x in accesses((s,), array)]
     rank = len(touched[0].ref.index) if touched else 0
     return not touched or any(_separates(a, touched, d) for d in range(rank))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, assert_never
 
-from moapipe.algebra.index import add, affine, evaluate, multiply
+from moapipe.algebra.index import Affine, add, affine, evaluate, multiply
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.lockstep import region
@@ -66,6 +67,8 @@ def _sectors(p: Site, flat: Scalar, q: _Request, census: Census) -> int:
     found = census.iterations(p.loops, p.conditions)
     if not bound or _apart(flat, bound, q, census):
         return census.runs(p.loops, p.conditions)
+    if rows := _rows(flat, bound, q, census):
+        moment = tuple(Var(s.var) for s in p.loops if not any(s is b for b in bound[rows:]))
     together = not any(s.var in variables(flat) for s in bound)
     return census.distinct(census.reached(found, moment if together else (*moment, op("//", flat, q.pack))))
 
@@ -84,6 +87,29 @@ def _apart(flat: Scalar, bound: tuple[Loop, ...], q: _Request, census: Census) -
         if step < reach:
             return False
         reach = step * _extent(s, census) if k else 0
+    return True
+
+
+def _rows(flat: Scalar, bound: tuple[Loop, ...], q: _Request, census: Census) -> int:
+    """How many of the outermost loops on the lanes count by themselves, because a warp holds whole rows of those inside them, and each
+    step of theirs goes past all sectors that a row reaches: then it is the same to ask of each row what it asks for."""
+    steps = affine(flat)
+    for k in range(len(bound) - 1, 0, -1):
+        inner = bound[k:]
+        reach = q.pack + sum(abs(steps.get(Var(s.var), 0)) * (_extent(s, census) - 1) for s in inner)
+        rigid = not any(isinstance(t, Op) and s.var in variables(t) for t in steps for s in bound)
+        if rigid and q.warp % max(1, prod(_extent(s, census) for s in inner)) == 0 and _steps_over(bound[:k], steps, reach, census):
+            return k
+    return 0
+
+
+def _steps_over(outer: tuple[Loop, ...], steps: Affine, reach: int, census: Census) -> bool:
+    """Values of the loops lie at least `reach` apart, whichever two of them."""
+    for s in reversed(outer):
+        step = abs(steps.get(Var(s.var), 0))
+        if step < reach:
+            return False
+        reach += step * (_extent(s, census) - 1)
     return True
 
 
