@@ -50,6 +50,14 @@ def test_a_build_records_how_it_was_made_and_passes_the_gate(checkout, target, d
         assert str(checkout).encode() not in content
 
 
+@pytest.mark.slow
+def test_tiles_between_exponentials_stay_in_registers(checkout):
+    """The polynomial's constants, kept in vector registers around the tiles that follow, once took one accumulator's place."""
+    b = Build("attention_forward_backward", "causal", "row_block", "fortran", native_isa(), "f32")
+    put(b, checkout)
+    assert building.require(building.build(b, checkout)).tiles
+
+
 def test_a_source_beside_its_library_is_left_alone(checkout):
     """Validation compiles tiny tiles so; what an earlier build left there goes."""
     d, folder = derive(TILED, checkout), Path("beside")

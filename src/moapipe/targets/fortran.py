@@ -35,6 +35,9 @@ INTEGER = {
 SIGNS = {s: s for s in ("+", "-", "*", "/", "<", "<=", "==")} | {"and": ".and.", "or": ".or.", "not": ".not. "}
 
 
+STAYING = ("-fno-move-loop-invariants",)
+"""The exponential's constants stay in its loop, as operands from memory. GCC 12 holds them in vector registers around all of an
+iteration instead, where a register tile that comes later finds one too few and stores an accumulator in every step."""
 PEELED = 16
 """GCC peels loops of at most so many steps to scalars before it vectorises."""
 
@@ -234,5 +237,5 @@ FORTRAN = Target(
     loop=("do {0} = {1}, {2}", "end do"), stride="do {0} = {1}, {2}, {3}", branch=("if ({0}) then", "else", "end if"), hints=hints,
     storage={"given": "{0}", "workspace": "work({1})", "private": "work(own + {1})"}, prepare=prepare, literal=literal,
     procedure=procedure, region=region, entry=entry, file=file, compiler="gfortran",
-    flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *GNU),
+    flags=("-std=gnu", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", *STAYING, *GNU),
 )
