@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.loops.nests import array, loop, ref
+from tests.loops.test_lift_alone import last
 from tests.targets import tiles
 from tests.targets.compiled import build, call, compiler
 
@@ -32,6 +33,13 @@ def tile(shape, leaf):
     return kernel(loop("i", "n", Alloc("t"), loop("l", 8, leaf, kind="lane")), arrays=(*X, Array("t", shape, "register")))
 
 
+def team(rows):
+    """A team of 32 threads a row stores one shared element each, of 4 in 64 rows and of all in 128."""
+    store = Assign(ref("s", "r", multiply("t", 4)), Num(0.0), (), "s")
+    nest = loop("r", rows if rows == 64 else 8, loop("t", 32, store, kind="thread"), kind="thread")
+    return kernel(loop("i", "n", Alloc("s"), nest, kind="parallel"), arrays=(*X, array("s", "shared", rows, 128)))
+
+
 BAD = {
     "a lane loop of 6": (kernel(loop("i", "n", loop("l", 6, COPY, kind="lane"))), "lane loop l runs from 0 to 6; lanes are whole vectors of 4"),
     "a lane loop from 4": (kernel(loop("i", "n", loop("l", 8, COPY, lo=4, kind="lane"))), "lane loop l runs from 4 to 8"),
@@ -49,6 +57,8 @@ BAD = {
     "a streaming workspace": (kernel(loop("i", "n", loop("l", 8, COPY)), arrays=(*X, Array("w", (Num(4),), "workspace", stream=True))),
                               "w is workspace and asks for streaming stores"),
     "an index that is a value": (kernel(loop("i", "n", Assign(ref("y", "i", ref("x", "i", 0)), Num(0.0)))), r"x\[i, 0\] is no integer expression"),
+    "a team that shares more than there is": (team(128), "a team shares 65,536 bytes in s; there are 49,152"),
+    "a team of more threads than run together": (team(64), "a team has 2,048 threads; at most 1,024 run together"),
     "NaN": (kernel(loop("i", "n", Assign(ref("y", "i", 0), Num(float("nan"))))), "NaN is no literal"),
 }
 
@@ -60,6 +70,12 @@ def test_what_no_language_writes(name, target):
     with pytest.raises(MoapipeError, match=message) as e:
         emit(bad, target, "plain", "f32")
     assert isinstance(e.value, TargetError)
+
+
+@pytest.mark.parametrize("target", [t for t, row in TARGETS.items() if not row.team])
+def test_a_language_without_teams_says_so(target):
+    with pytest.raises(TargetError, match="its iterations are run by teams of threads"):
+        emit(last("a tile by a team").kernel, target, "plain", "f64")
 
 
 @pytest.mark.parametrize("call", [lambda: target_named("basic"), lambda: emit(kernel(), "c", "mmx", "f32"), lambda: emit(kernel(), "c", "avx2", "f16"),
