@@ -1,6 +1,7 @@
 """Bench, end to end on a small kernel written by hand: the record, its statuses, what is never timed, and every way to be interrupted."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -21,6 +22,7 @@ from moapipe.lab.experiment import Build, Group
 from moapipe.lab.lock import alone
 from moapipe.lab.variable import STATUSES
 from moapipe.lab.verdict import VERDICTS
+from moapipe.machine.arrangement import Arrangement
 
 KERNEL = '''"""y = s·x."""
 SIZES = ("n",)
@@ -52,9 +54,9 @@ VARIANTS = "\n".join(f"{name}: {{about: {name}, targets: [c]}}" for name in FAUL
 GROUP = Group("twice", "plain", "f64")
 
 
-def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6, copies="false"):
+def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6, yardsticks="[]"):
     return (f"isa: avx2\nthreads: {list(threads)}\nlaunches: 3\nsamples: 20\ntime_box_s: {box}\nbaseline: {baseline}\n"
-            f"kernels: {{twice: {{targets: [c], dtypes: [f64], variants: {list(variants)}, copies: {copies}, at: [{{n: {list(n)}}}]}}}}\n")
+            f"kernels: {{twice: {{targets: [c], dtypes: [f64], variants: {list(variants)}, yardsticks: {yardsticks}, at: [{{n: {list(n)}}}]}}}}\n")
 
 
 class Repository:
@@ -138,14 +140,43 @@ def test_a_record_holds_raw_samples_of_all_participants_with_verdicts(repository
     assert record.read(repository.root / "results/small/local/bench/twice/plain/f64/record.nc").identical(data)
 
 
-def test_copies_take_turns_with_the_builds(repository):
+def test_yardsticks_take_turns_with_the_builds(repository):
     """They are cases of the group with a target of their own, also where the elements are no whole blocks."""
     repository.build("good")
-    data = benching.bench(repository.experiment(variants=["good"], n=(1000,), copies="true"), GROUP, lambda line: None)
-    assert sorted(outcomes(data)) == [("good", "n=1000", 1), ("plain", "n=1000", 1), ("stream", "n=1000", 1)]
+    data = benching.bench(repository.experiment(variants=["good"], n=(1000,), yardsticks="[copy, stream, read]"), GROUP, lambda line: None)
+    assert sorted(outcomes(data)) == [("copy", "n=1000", 1), ("good", "n=1000", 1), ("read", "n=1000", 1), ("stream", "n=1000", 1)]
     assert all(went_through(status) for status, _ in outcomes(data).values())
-    assert dict(zip(data["variant"].values, data["target"].values, strict=True)) == {"good": "c", "plain": "copy", "stream": "copy"}
+    assert dict(zip(data["variant"].values, data["target"].values, strict=True)) == {"good": "c"} | dict.fromkeys(("copy", "stream", "read"), "yardstick")
     assert (np.isfinite(data["seconds"].values).sum(axis=(1, 2)) >= 60).all()
+    assert np.isnan(data["foreseen_seconds"].values).all(), "nothing was predicted"
+
+
+def test_a_prediction_is_made_again_with_the_memory_just_before_each_launch(repository, monkeypatch):
+    """A copy that was predicted to take 1 ns takes far longer; the new predictions stand in the journal before the build is called."""
+    repository.build("good")
+    e = repository.experiment(variants=["good"], n=(1000,), yardsticks="[copy]")
+    axes = {"machine": "local", "label": "n=1000", "kernel": "twice", "form": "plain", "isa": "avx2", "dtype": "f64", "stores": "plain",
+            **dataclasses.asdict(Arrangement(1, 1))}
+    rows = [axes | {"variant": "copy", "target": "yardstick", "predicted_seconds": 1e-9, "parts": [[0.0, 1e-9]]},
+            axes | {"variant": "good", "target": "c", "predicted_seconds": 5.0, "parts": [[2.0, 3.0]]}]
+    frozen = repository.root / place.predicted(e, GROUP)
+    frozen.write_text(json.dumps({"prediction_hash": "f" * 64, "cases": rows}))
+    written, prepare = [], benching._prepare
+
+    def prepared(job, t, *rest):
+        if t.entry.name == "good/c":
+            journal = json.loads((repository.root / "results/small/local/bench/twice/plain/f64/journal.json").read_text())
+            written.append(sum(map(len, journal["sights"].values())))
+        prepare(job, t, *rest)
+
+    monkeypatch.setattr(benching, "_prepare", prepared)
+    data = benching.bench(e, GROUP, lambda line: None)
+    assert written == [1, 2, 3]
+    good, copy = (data.isel(case=data["variant"].values.tolist().index(name)) for name in ("good", "copy"))
+    drift = good["memory_drift"].values
+    assert (drift > 1).all() and np.isnan(copy["memory_drift"].values).all()
+    np.testing.assert_allclose(good["foreseen_seconds"].values, 5.0 + np.maximum(2.0, 3.0 * drift) - 3.0)
+    assert good["predicted_seconds"].isnull().all(), "what was frozen before stays where it is"
 
 
 def test_a_second_run_measures_nothing_and_a_changed_library_measures_again(repository):
@@ -250,7 +281,7 @@ def test_more_threads_than_cpus_are_refused(repository):
 
 def test_what_does_not_fit_in_memory_is_refused(repository, monkeypatch):
     repository.build("good")
-    monkeypatch.setattr(benching, "_free_bytes", lambda: 100.0)
+    monkeypatch.setattr(benching, "free_bytes", lambda: 100.0)
     data = benching.bench(repository.experiment(variants=["good"]), GROUP, lambda line: None)
     assert next(iter(outcomes(data).values())) == ("refused", "it needs 0.0 GiB, and 0.0 GiB are free beside the others")
 

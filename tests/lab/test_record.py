@@ -11,7 +11,7 @@ from tests.synthetic import dataset
 from moapipe.errors import RecordError
 from moapipe.lab import file, record, variable
 from moapipe.lab.record import Case, Sample
-from moapipe.lab.variable import KEY, STATUSES, VARIABLES
+from moapipe.lab.variable import KEY, SCHEMA, STATUSES, VARIABLES
 from moapipe.lab.verdict import VERDICTS
 
 IDENTITY = {"kernel": "k", "form": "f", "variant": "v", "target": "c", "isa": "avx2", "dtype": "f32", "machine": "m", "label": "n=4", "threads": 1}
@@ -184,7 +184,7 @@ def test_join_and_read_refuse_another_protocol(name, tmp_path):
 
 def test_a_foreign_netcdf_file_is_refused(tmp_path):
     xr.Dataset({"x": ("i", [1.0])}).to_netcdf(tmp_path / "d.nc")
-    with pytest.raises(RecordError, match="expected 2, found none"):
+    with pytest.raises(RecordError, match=f"expected {SCHEMA}, found none"):
         record.read(tmp_path / "d.nc")
 
 

@@ -75,7 +75,7 @@ def test_metrics_that_bars_read_are_rows_of_metrics() -> None:
     assert {b.metric.removesuffix("_low").removesuffix("_L3") for b in bar.BARS} <= names | {"against_c"}
 
 
-def test_predictions_are_judged_by_variant_and_copies_only_shown(dataset) -> None:
+def test_predictions_are_judged_by_variant_and_yardsticks_only_shown(dataset) -> None:
     rows = frame(dataset)
     found = list(bar.predictions(rows))
     known = rows[np.isfinite(rows["prediction_error"])]
@@ -86,9 +86,9 @@ def test_predictions_are_judged_by_variant_and_copies_only_shown(dataset) -> Non
         assert o.value == pytest.approx(np.median(mine)) and f"{len(mine)} cases" in o.case
         assert f"{np.quantile(mine, 0.9):.3f}" in o.case
         assert o.met is bool(o.value <= 0.25)
-    copied = rows.assign(target="copy")
-    assert {o.met for o in bar.predictions(copied)} == {None}
-    assert all(" copy " in o.case for o in bar.predictions(copied))
+    moved = rows.assign(target="yardstick")
+    assert {o.met for o in bar.predictions(moved)} == {None}
+    assert all(" yardstick " in o.case for o in bar.predictions(moved))
 
 
 def test_a_prediction_that_is_far_off_misses(dataset) -> None:

@@ -15,7 +15,7 @@ from moapipe.lab.variable import STATUSES
 from moapipe.report import metrics
 from moapipe.report.metrics import METRICS
 
-COPIES = [m for m in METRICS if m.function in (metrics.copy_share, metrics.undrifted_error)]
+YARDSTICKS = [m for m in METRICS if m.function in (metrics.yardstick_share, metrics.foreseen_error)]
 NAMES = {"kernel": "k", "form": "plain", "isa": "avx512", "dtype": "f64", "machine": "m", "threads": 2}
 
 
@@ -135,7 +135,7 @@ def test_every_metric_has_a_unit_and_one_number_a_case(metric: metrics.Metric, d
     assert found.dims[0] == "case" and found.sizes["case"] == dataset.sizes["case"]
     assert set(found.dims) <= {"case", "estimate", "level"}
     assert metric.units and metric.long_name
-    if metric not in COPIES:      # the dataset has none; a test of theirs does
+    if metric not in YARDSTICKS:      # the dataset has none; a test of theirs does
         assert np.isfinite(found.values).any()
 
 
@@ -177,20 +177,34 @@ def test_an_enriched_dataset_has_the_same_frame(dataset: xr.Dataset) -> None:
     assert rich.attrs == dataset.attrs and not set(metrics.evaluate(dataset)) & set(dataset.variables)
 
 
-def test_a_share_of_a_copy_pairs_the_same_kind_of_store(dataset) -> None:
+def test_a_share_of_a_yardstick_pairs_the_same_kind_of_store(dataset) -> None:
     """Ours against the copy of the same turns and stores, in compulsory bytes; not against the other kind, and no copy against itself."""
     mine = dataset.isel(case=np.flatnonzero((dataset["kernel"] == "rmsnorm") & (dataset["target"] == "c") & (dataset["dtype"] == "f64"))[:1])
-    copies = [mine.assign_coords(target=("case", ["copy"]), variant=("case", [way])).assign(seconds=mine["seconds"] * factor, stores=("case", [way]))
-              for way, factor in (("plain", 0.5), ("stream", 0.1))]
+    copies = [mine.assign_coords(target=("case", ["yardstick"]), variant=("case", [way])).assign(seconds=mine["seconds"] * factor, stores=("case", [stores]))
+              for way, stores, factor in (("copy", "plain", 0.5), ("stream", "stream", 0.1))]
     ours = mine.assign(stores=("case", ["plain"]), footprint_read_bytes=mine["footprint_read_bytes"] * 2)
     joined = xr.concat([ours, *copies], dim="case")
     bytes_of = (joined["footprint_read_bytes"] + joined["footprint_written_bytes"]).values
-    shares = metrics.copy_share(joined).sel(estimate="value").values
+    shares = metrics.yardstick_share(joined).sel(estimate="value").values
     assert shares[0] == pytest.approx(0.5 * bytes_of[0] / bytes_of[1])
     assert np.isnan(shares[1:]).all()
-    ratios = metrics.predicted_over_measured(joined).values
-    errors = metrics.undrifted_error(joined).values
-    assert errors[0] == pytest.approx(abs(ratios[0] / ratios[1] - 1)) and np.isnan(errors[1:]).all()
     rows = metrics.errors(metrics.frame(joined))
-    assert sorted(rows["target"]) == ["", "copy", "copy"] and (rows["undrifted"].notna() == (rows["target"] == "")).all()
+    assert sorted(rows["target"]) == ["", "yardstick", "yardstick"] and rows["calibrated"].isna().all()
     assert (metrics.partners(joined) == -1).all()
+
+
+def test_without_a_copy_a_share_is_that_of_reading(dataset) -> None:
+    mine = dataset.isel(case=np.flatnonzero((dataset["kernel"] == "rmsnorm") & (dataset["target"] == "c") & (dataset["dtype"] == "f64"))[:1])
+    reading = mine.assign_coords(target=("case", ["yardstick"]), variant=("case", ["read"])).assign(seconds=mine["seconds"] * 0.25, stores=("case", ["none"]))
+    shares = metrics.yardstick_share(xr.concat([mine, reading], dim="case")).sel(estimate="value").values
+    assert shares[0] == pytest.approx(0.25) and np.isnan(shares[1])
+
+
+def test_a_launch_is_held_against_the_prediction_made_just_before_it() -> None:
+    """Launches of 1 and 2 s foreseen as 1.1 and 1.5: errors of 0.1 and 0.25; the calibrated 4 s are off by 3 and 1."""
+    sights = {"foreseen_seconds": [1.1, 1.5, 7.0], "memory_drift": [1.0, 2.0, 2.0], "predicted_seconds": 4.0}
+    ds = data(case([[1.0, 1.0], [2.0, 2.0], [None]], n=4, **sights), case([[1.0]], n=5, predicted_seconds=2.0))
+    assert metrics.foreseen_error(ds).values[0] == pytest.approx(0.175) and np.isnan(metrics.foreseen_error(ds).values[1])
+    row = metrics.errors(metrics.frame(ds)).iloc[0]
+    assert (row["cases"], row["median"]) == (2, pytest.approx((0.175 + 1.0) / 2))
+    assert row["calibrated"] == pytest.approx(abs(4.0 / 1.5 - 1))

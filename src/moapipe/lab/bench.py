@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import random
-import shutil
 import tempfile
 import time
 from collections import defaultdict
@@ -28,21 +26,21 @@ import xarray as xr
 
 from moapipe import __version__
 from moapipe.errors import RecordError
-from moapipe.lab import kernel as kernels
 from moapipe.lab import record
-from moapipe.lab.buffer import DTYPES
 from moapipe.lab.command import command
-from moapipe.lab.experiment import Experiment, Group, Point
-from moapipe.lab.file import write_bytes
+from moapipe.lab.experiment import Experiment, Group
+from moapipe.lab.foresight import drifts, sight
 from moapipe.lab.journal import Journal
-from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.lock import alone
 from moapipe.lab.participant import Participant, Trouble, inside, leaked
 from moapipe.lab.place import recorded
 from moapipe.lab.plan import Entry, Plan, fitting, plan
+from moapipe.lab.preparation import preparation, write_inputs
 from moapipe.lab.record import Case, Sample
+from moapipe.lab.room import free_bytes, memory_folder
 from moapipe.lab.runtime import environment, missing
-from moapipe.lab.sampling import TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
+from moapipe.lab.sampling import SIGHT, TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
+from moapipe.lab.variable import YARDSTICK
 from moapipe.lab.watch import Watch
 from moapipe.machine import topology
 from moapipe.machine.arrangement import Arrangement
@@ -52,7 +50,6 @@ from moapipe.machine.topology import Topology
 Say = Callable[[str], None]
 SLACK_S = 20.0          # beyond what a command should take, before its process counts as hanging
 PATIENCE = 30.0         # times what a command should take: a neighbour can slow spinning threads down by that much and more
-SHM = Path("/dev/shm")
 
 
 @dataclass
@@ -214,14 +211,20 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
     index = {id(x): i for i, x in here}
     _tell(job, launch, label, arranged.asked, len(live), total)
     job.read()
-    with tempfile.TemporaryDirectory(prefix="moapipe-", dir=_room(live, manifest)) as folder:
-        tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, _free_bytes())]
+    with tempfile.TemporaryDirectory(prefix="moapipe-", dir=memory_folder(live, manifest)) as folder:
+        tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, free_bytes())]
         if any(t.trouble is None for t in tracks):
             write_inputs(job.experiment, job.plan.group, live[0].point, manifest, Path(folder))
         tracks.sort(key=lambda t: index[id(t.entry)])
         turned = tracks[launch % len(tracks) :] + tracks[: launch % len(tracks)] if tracks else []
-        for t in turned:
+        yardsticks = [t for t in turned if t.entry.values["target"] == YARDSTICK]
+        for t in yardsticks:
             _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
+            _guarded(job, t, start, partial(_look, t))
+        _foresee(job, f"{launch}/{arranged.asked.text()}", yardsticks, index)
+        for t in turned:
+            if t not in yardsticks:
+                _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
         job.read()
     frame = Frame(arranged, 0.0, job.watch)
     _rounds(job, turned, start, frame)
@@ -233,6 +236,21 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
             "reason": t.trouble.reason if t.trouble else "",
         }
     job.blocks += 1
+
+
+def _look(t: Track, p: Participant) -> None:
+    """How long a yardstick's call takes now, in the middle; these samples are not its own."""
+    rows, _ = p.ask(f"turn {t.calls} {SIGHT}", PATIENCE * (SIGHT + 1) * t.calls * t.call_seconds + SLACK_S)
+    t.call_seconds = float(np.median([s.seconds / s.calls for s in (parse(row, t.calls) for row in rows)]))
+
+
+def _foresee(job: Job, launch: str, yardsticks: Sequence[Track], index: Mapping[int, int]) -> None:
+    """Predict all other cases of the point again with the memory that the yardsticks have just found, and freeze that."""
+    known = drifts([(t.entry.prediction, t.call_seconds) for t in yardsticks if t.trouble is None and t.entry.prediction])
+    others = {i: sight(x.prediction, known) for i, x in enumerate(job.plan.entries) if i in index.values() and x.values["target"] != YARDSTICK}
+    if known:
+        job.journal.sights.setdefault(launch, {}).update({str(i): [s.drift, s.seconds] for i, s in others.items() if not np.isnan(s.drift)})
+        job.journal.write()
 
 
 def _plain(s: Sample) -> list[Any]:
@@ -270,36 +288,6 @@ def _prepare(job: Job, t: Track, manifest: Mapping[str, Any], folder: Path, p: P
                                    f"{job.experiment.file.launches} launches has no room for it")
 
 
-def preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
-    """The `prepare` command of a kernel or of PyTorch."""
-    own = x.library.manifest if x.library else manifest
-    inputs, outputs = (shapes(own, kind, x.point.sizes) for kind in ("inputs", "outputs"))
-    if x.library is None:
-        rows = [f"input {name} {'x'.join(map(str, shape)) or '-'} {_file(folder, name)}" for name, shape in inputs.items()]
-        return "\n".join([f"prepare {len(inputs)}", *rows])
-    sizes = [x.point.sizes[s] for s in own["sizes"]]
-    work = work_elements(own, x.point.sizes, x.gpu_threads or x.point.threads)
-    return "\n".join([
-        f"prepare {len(inputs)} {len(outputs)} {work} {len(sizes)}" + f" {x.gpu_threads}" * bool(x.gpu_threads),
-        *(f"input {int(np.prod(shape))} {_file(folder, name)}" for name, shape in inputs.items()),
-        *(f"output {int(np.prod(shape))}" for shape in outputs.values()),
-        *(f"size {v}" for v in sizes),
-    ])
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.bin"
-
-
-def write_inputs(e: Experiment, group: Group, point: Point, manifest: Mapping[str, Any], folder: Path) -> None:
-    """The kernel file's own inputs in the group's dtype, the same for all participants and launches."""
-    kernel = kernels.load(group.kernel, e.root)
-    seed = random.Random(f"{e.file.seed} {point.label}").getrandbits(64)
-    made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), group.form)
-    for a in manifest["inputs"]:
-        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[group.dtype]).tobytes())
-
-
 def _rounds(job: Job, tracks: Sequence[Track], start: Start, frame: Frame) -> None:
     """Turn after turn until every track has enough."""
     f = job.experiment.file
@@ -330,36 +318,22 @@ def _tell(job: Job, launch: int, label: str, asked: Arrangement, count: int, tot
     job.say(f"{job.plan.group.path()}: launch {launch + 1} of {job.experiment.file.launches}, {label} {asked.text()}: {count} participants{after}")
 
 
-# ------------------------------------------------------------------ room
-
-
-def _free_bytes() -> float:
-    """Four fifths of the memory that is free."""
-    with Path("/proc/meminfo").open() as lines:
-        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
-    return 0.8 * free
-
-
-def _room(entries: Sequence[Entry], manifest: Mapping[str, Any]) -> str | None:
-    """A folder in memory for the inputs, when they are small against it; otherwise the usual place for temporary files."""
-    need = max((x.elements(manifest) * 8 for x in entries), default=0)
-    roomy = SHM.is_dir() and os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 * need
-    return str(SHM) if roomy else None
-
-
 # ------------------------------------------------------------------ the record
 
 
 def _case(job: Job, i: int, x: Entry) -> Case:
     """An entry with all its launches as a case of the record."""
-    rows = [found[str(i)] for found in job.journal.launches.values() if str(i) in found]
+    names = [name for name, found in job.journal.launches.items() if str(i) in found]
+    rows = [job.journal.launches[name][str(i)] for name in names]
+    sights = [job.journal.sights.get(name, {}).get(str(i), [float("nan")] * 2) for name in names]
     launches = [[Sample(*(float("nan") if v is None else v for v in s)) for s in row["samples"]] for row in rows]
     status, reason = x.status, x.reason
     if trouble := next((row for row in rows if row["status"]), None):
         status, reason = trouble["status"], trouble["reason"]
     elif not status:
         status, reason = _outcome(launches)
-    return Case(x.values, dict(x.point.at), status, reason, launches)
+    then = {name: [s[k] for s in sights] for k, name in enumerate(("memory_drift", "foreseen_seconds"))}
+    return Case({**x.values, **then}, dict(x.point.at), status, reason, launches)
 
 
 def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:

@@ -27,14 +27,13 @@ from moapipe.lab.participant import scrubbed
 from moapipe.lab.place import calibrated
 from moapipe.lab.runtime import settings
 from moapipe.machine.placement import cpus
-from moapipe.machine.rate import LEVELS, Bandwidth, Calibration, Rates
+from moapipe.machine.rate import LEVELS, WAYS, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
 from moapipe.targets.isa import CACHES, Isa, isa_named, tile_parameters
 from moapipe.targets.support import helpers
 from moapipe.targets.table import flags
 from moapipe.targets.target import Unit
 
-WAYS = ("read", "copy", "stream")
 LIMIT_S = 300.0
 LEAST_MEMORY, MOST_MEMORY = 256 << 20, 1 << 30    # bytes a thread works on beyond the caches
 FAR = 32  # times a thread's half share of the last cache: of four times as much, a quarter still comes from the cache (12 % at eight times)

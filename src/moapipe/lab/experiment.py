@@ -33,6 +33,7 @@ from moapipe.machine.arrangement import (
     Sweep,
 )
 from moapipe.machine.device import Device
+from moapipe.machine.rate import Way
 from moapipe.machine.topology import native_isa
 from moapipe.targets.isa import ISAS
 
@@ -41,7 +42,7 @@ GROUP_AXES = ("kernel", "form", "dtype")
 HOST_TARGETS = ("c", "fortran")
 LAUNCHED = ("cuda",)
 """Targets whose device binaries a machine with a device measures (lab/gpu.py)."""
-PROTOCOL = "3"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
+PROTOCOL = "4"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]
 
@@ -118,8 +119,8 @@ class Work(Strict):
 
     `at` is a list of grids: each maps size parameters to one value or a list, and stands for all combinations.
     `limits` keeps slow or large variants from large sizes: {variant: {parameter: largest value}}; what lies beyond is refused
-    with that reason, in the record. `copies`: copies of the largest input are measured beside the builds, with plain and with
-    streaming stores: what the memory gives at that moment.
+    with that reason, in the record. `yardsticks`: what only moves data beside the builds, to say what the memory gives at that
+    moment: `read` as many elements as the inputs have, `copy` the largest input, `stream` copy it past the caches.
     """
 
     forms: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ class Work(Strict):
     dtypes: tuple[Literal["f32", "f64"], ...] = ("f32", "f64")
     at: tuple[dict[str, Size | tuple[Size, ...]], ...] = Field(min_length=1)
     limits: dict[str, dict[str, int]] = Field(default={})
-    copies: bool = False
+    yardsticks: tuple[Way, ...] = ()
 
 
 class ExperimentFile(Strict):
@@ -358,8 +359,8 @@ def derive_digest(e: Experiment, build: Build) -> str:
 def run_digest(e: Experiment, group: Group) -> str:
     """What reruns of a prediction and of a measurement follow: every case of the group with its reason, and how it is sampled."""
     f = e.file
-    copies = e.file.kernels[group.kernel].copies
-    seen = repr((cases(e, group), f.launches, f.samples, f.time_box_s, f.interval, f.baseline, f.seed, copies))
+    yardsticks = e.file.kernels[group.kernel].yardsticks
+    seen = repr((cases(e, group), f.launches, f.samples, f.time_box_s, f.interval, f.baseline, f.seed, yardsticks))
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 

@@ -19,8 +19,8 @@ from moapipe.lab import experiment, kernel
 from moapipe.lab.experiment import Build, Case, Experiment, Group, Point
 from moapipe.lab.file import read_json, write_json
 from moapipe.lab.place import calibrated, derived, predicted
-from moapipe.lab.variable import COPY
-from moapipe.lab.yardstick import WAYS, at_elements, nest
+from moapipe.lab.variable import YARDSTICK
+from moapipe.lab.yardstick import STORES, at_elements, nest
 from moapipe.loops import lockstep
 from moapipe.loops.cost import count, regions
 from moapipe.loops.lockstep import launches
@@ -52,8 +52,8 @@ def forecast(e: Experiment, group: Group) -> Path:
     cases = [c for c in experiment.cases(e, group, partial(settled, top=top)) if not c.reason and not arrange(c.point.arrangement, top).reason]
     nests = {b: from_json(read_json(e.root / derived(b) / "cost.json")["onf"]) for b in dict.fromkeys(c.build for c in cases)}
     rows = [*_predictions(e, group, cases, nests, calibration, top)]
-    if nests and e.file.kernels[group.kernel].copies:
-        rows += _copies(e, group, read_json(e.root / derived(next(iter(nests))) / "manifest.json"), calibration, top)
+    if nests:
+        rows += _yardsticks(e, group, read_json(e.root / derived(next(iter(nests))) / "manifest.json"), calibration, top)
     path = e.root / predicted(e, group)
     document = {"schema": SCHEMA, "experiment": e.name, "machine": e.file.machine, "group": group.path(), "cases": rows}
     write_json(path, {**document, "prediction_hash": digest(document)})
@@ -89,15 +89,15 @@ def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[
         }
 
 
-def _copies(e: Experiment, group: Group, manifest: Mapping[str, Any], c: Calibration, top: Topology) -> Iterator[dict[str, Any]]:
-    """Copies of the group's largest input: they do none of its work, and their bound is what they move."""
+def _yardsticks(e: Experiment, group: Group, manifest: Mapping[str, Any], c: Calibration, top: Topology) -> Iterator[dict[str, Any]]:
+    """What only moves data does none of the group's work, and its bound is what it moves."""
     points = [p for p in experiment.points(e, group.kernel, partial(settled, top=top)) if not arrange(p.arrangement, top).reason]
-    for point, way in product(points, WAYS):
-        numbers = _numbers(nest(way), at_elements(point, manifest), element_bytes(group.dtype), c, top, group.dtype)
+    for point, way in product(points, e.file.kernels[group.kernel].yardsticks):
+        numbers = _numbers(nest(way), at_elements(way, point, manifest), element_bytes(group.dtype), c, top, group.dtype)
         least = float(numbers["footprint_read_bytes"] + numbers["footprint_written_bytes"])
         yield {
-            "kernel": group.kernel, "form": group.form, "variant": way, "target": COPY, "isa": e.isa, "dtype": group.dtype, "machine": e.file.machine,
-            "label": point.label, **asdict(point.arrangement), "useful_flops": 0, "lower_bound_bytes": dict.fromkeys(c.capacity, least), **numbers,
+            "kernel": group.kernel, "form": group.form, "variant": way, "target": YARDSTICK, "isa": e.isa, "dtype": group.dtype, "machine": e.file.machine,
+            "label": point.label, **asdict(point.arrangement), "useful_flops": 0, "lower_bound_bytes": dict.fromkeys(c.capacity, least), **numbers, "stores": STORES[way],
         }
 
 
@@ -140,10 +140,10 @@ def past(nest: Kernel, point: Point, size: int, c: Calibration, arranged: Arrang
     return out
 
 
-def _times(p: Prediction) -> dict[str, float]:
+def _times(p: Prediction) -> dict[str, Any]:
     return {
         "predicted_seconds": p.seconds, "predicted_compute_seconds": p.compute, "predicted_memory_seconds": p.memory,
-        "predicted_overhead_seconds": p.overhead,
+        "predicted_overhead_seconds": p.overhead, "parts": p.parts,
     }
 
 

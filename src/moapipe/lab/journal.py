@@ -13,21 +13,23 @@ from moapipe.lab.file import read_json, write_json
 
 @dataclass
 class Journal:
-    """`launches`: {"launch/arrangement": {entry's index: {samples, status, reason}}}; `key` digests all that they depend on."""
+    """`launches`: {"launch/arrangement": {entry's index: {samples, status, reason}}}; `sights`, written before a launch's first
+    sample: {"launch/arrangement": {entry's index: [drift, seconds]}}; `key` digests all that they depend on."""
 
     path: Path
     key: str
     launches: dict[str, dict[str, Any]] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
+    sights: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, key: str) -> Journal:
         """What is there of the same key; empty otherwise. RecordError when it is damaged."""
         found = read_json(path) if path.is_file() else {}
-        return cls(path, key, found["launches"], found["libraries"]) if found.get("key") == key else cls(path, key)
+        return cls(path, key, found["launches"], found["libraries"], found["sights"]) if found.get("key") == key else cls(path, key)
 
     def write(self) -> None:
-        write_json(self.path, {"key": self.key, "launches": self.launches, "libraries": self.libraries})
+        write_json(self.path, {"key": self.key, "launches": self.launches, "libraries": self.libraries, "sights": self.sights})
 
     def lacks(self, launch: str, entries: Collection[int]) -> bool:
         """Whether a launch has nothing of these entries."""

@@ -21,10 +21,11 @@ from moapipe.lab.gpu import BACKENDS
 from moapipe.lab.library import shapes, work_elements
 from moapipe.lab.place import built, derived, predicted, validated
 from moapipe.lab.runtime import missing
-from moapipe.lab.variable import BASELINE, COPY
-from moapipe.lab.yardstick import WAYS, at_elements, compiled, copying
+from moapipe.lab.variable import BASELINE, KEY, YARDSTICK, fill
+from moapipe.lab.yardstick import at_elements, compiled, moving
 from moapipe.loops.cost import count
 from moapipe.loops.onf_json import from_json
+from moapipe.machine.rate import Way
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
@@ -35,7 +36,7 @@ FAILED = ("build_failed", "gate_failed", "validation_failed")
 
 @dataclass(frozen=True)
 class Library:
-    """A built kernel, or a copy, that may be timed; `path` is a device binary where a GPU runs it."""
+    """A built kernel, or a yardstick, that may be timed; `path` is a device binary where a GPU runs it."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -50,7 +51,8 @@ class Entry:
     """One case. `values` are its identity in the record, `label` the run axes; `library` is None for PyTorch, which `backend` tells which
     way to go on a GPU (None: on the processor). `gpu_threads` run a device binary.
 
-    `status` is empty for what is to be measured, else a row of STATUSES with its `reason`.
+    `prediction` is its row of prediction.json, None where it has none. `status` is empty for what is to be measured, else a row of
+    STATUSES with its `reason`.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Entry:
     reason: str = ""
     gpu_threads: int = 0
     backend: str | None = None
+    prediction: Mapping[str, Any] | None = None
 
     def elements(self, manifest: Mapping[str, Any]) -> int:
         """Elements that a process of this case holds in the host's memory; PyTorch holds its last output beside the new one."""
@@ -86,7 +89,8 @@ class Plan:
 
 def plan(e: Experiment, group: Group, top: Topology) -> Plan:
     """The group's cases. RecordError when the prediction, which must be frozen before, is missing."""
-    prediction = str(read_json(e.root / predicted(e, group))["prediction_hash"])
+    frozen = read_json(e.root / predicted(e, group))
+    prediction = str(frozen["prediction_hash"])
     settle = partial(settled, top=top)
     every = cases(e, group, settle)
     stages = {b: _stage(e, b) for b in dict.fromkeys(c.build for c in every)}
@@ -98,8 +102,10 @@ def plan(e: Experiment, group: Group, top: Topology) -> Plan:
         if e.file.baseline:
             ours = _baseline(e, group, point, prediction, stages.values(), top)
             entries += _on_device(ours) if any(b.target in LAUNCHED and not r for b, r in asked(e, group)) else [ours]
-        if manifests and e.file.kernels[group.kernel].copies:
-            entries += [_copy(e, group, point, prediction, way, manifests[0], top) for way in WAYS]
+        if manifests:
+            entries += [_yardstick(e, group, point, prediction, way, manifests[0], top) for way in e.file.kernels[group.kernel].yardsticks]
+    rows = {tuple(row.get(k, fill(k)) for k in KEY): row for row in frozen["cases"]}
+    entries = [replace(x, prediction=rows.get(tuple(x.values.get(k, fill(k)) for k in KEY))) for x in entries]
     compilers = {b.target: s.compiler for b, s in stages.items() if s.compiler}
     return Plan(group, tuple(entries), manifests[0] if manifests else None, compilers, _key(e, entries, stages))
 
@@ -183,12 +189,12 @@ def _baseline(e: Experiment, group: Group, point: Point, prediction: str, stages
     return Entry(BASELINE, values, point, arranged, None, "refused" if reason else "", reason)
 
 
-def _copy(e: Experiment, group: Group, point: Point, prediction: str, way: str, manifest: Mapping[str, Any], top: Topology) -> Entry:
-    values = _values(e, way, COPY, e.isa, point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
-    library = Library(compiled(e.root, e.file.machine, e.isa, group.dtype), copying(way, manifest, point.sizes))
+def _yardstick(e: Experiment, group: Group, point: Point, prediction: str, way: Way, manifest: Mapping[str, Any], top: Topology) -> Entry:
+    values = _values(e, way, YARDSTICK, e.isa, point, prediction) | {"kernel": group.kernel, "form": group.form, "dtype": group.dtype}
+    library = Library(compiled(e.root, e.file.machine, e.isa, group.dtype), moving(way, manifest))
     arranged = arrange(point.arrangement, top)
     reason = arranged.reason or missing(arranged)
-    return Entry(f"{way}/{COPY}", values, at_elements(point, manifest), arranged, library, "refused" if reason else "", reason)
+    return Entry(f"{way}/{YARDSTICK}", values, at_elements(way, point, manifest), arranged, library, "refused" if reason else "", reason)
 
 
 def _values(e: Experiment, variant: str, target: str, isa: str, point: Point, prediction: str) -> dict[str, Any]:

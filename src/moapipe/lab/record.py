@@ -44,13 +44,15 @@ class Sample:
 
 
 SAMPLE_VARIABLES = tuple(name for name, row in VARIABLES.items() if row.dims == ("case", "launch", "sample"))
+LAUNCH_VARIABLES = tuple(name for name, row in VARIABLES.items() if "launch" in row.dims)
 
 
 @dataclass(frozen=True)
 class Case:
     """One participant at one set of run axes.
 
-    `values` holds variables of dims (case) by name, and of dims (case, level) as {level: value}; what is left out is unknown.
+    `values` holds variables of dims (case) by name, of dims (case, level) as {level: value} and of dims (case, launch) as lists; what
+    is left out is unknown.
     `parameters` are the run axes that are sizes, {"B": 8, "n": 1024}; `launches` the samples of each launch.
     """
 
@@ -121,6 +123,8 @@ def _fill(values: np.ndarray, i: int, name: str, case: Case) -> None:
         values[i] = case.reason
     elif name in case.values and "level" in VARIABLES[name].dims:
         values[i] = [case.values[name].get(level, np.nan) for level in LEVELS]
+    elif name in case.values and "launch" in VARIABLES[name].dims:
+        values[i, : len(case.values[name])] = case.values[name]
     elif name in case.values:
         values[i] = case.values[name]
 
@@ -239,7 +243,7 @@ def join(records: Sequence[xr.Dataset]) -> xr.Dataset:
 def _pad(record: xr.Dataset, names: Sequence[str], sizes: Mapping[str, int]) -> xr.Dataset:
     """A record with all of `names` as coordinates and with `sizes` launches and samples."""
     widths = {dim: (0, size - record.sizes[dim]) for dim, size in sizes.items()}
-    fills: dict[str, Any] = {name: variable.fill(name) for name in SAMPLE_VARIABLES}
+    fills: dict[str, Any] = {name: variable.fill(name) for name in LAUNCH_VARIABLES}
     out = record.pad(widths, constant_values=fills).assign(
         {name: ("case", np.full(record.sizes["case"], NOT_A_PARAMETER), {"long_name": f"size parameter {name}", "units": "1"})
          for name in names if name not in record.variables})
@@ -269,12 +273,12 @@ def collect(records: Sequence[xr.Dataset], predictions: Iterable[Mapping[str, An
     data = join(records)
     predictions = list(predictions)
     rows = {tuple(p.get(k, variable.fill(k)) for k in KEY): p for p in predictions}
-    own = [p for p in predictions if p["target"] != variable.COPY]
+    own = [p for p in predictions if p["target"] != variable.YARDSTICK]
     shared = {tuple(p.get(k, variable.fill(k)) for k in variable.POINT): {name: p.get(name) for name in variable.SHARED} for p in own}
     checked = {tuple(v[k] for k in variable.BUILD_AXES): v for v in validations}
     for i, key in enumerate(keys(data)):
         values = dict(zip(KEY, key, strict=True))
-        if values["target"] != variable.COPY:
+        if values["target"] != variable.YARDSTICK:
             _set(data, i, shared.get(tuple(values[k] for k in variable.POINT), {}), "predicted")
         if (row := rows.get(key)) is not None:
             _same_prediction(data, i, row, key)

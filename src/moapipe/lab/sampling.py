@@ -15,6 +15,7 @@ from moapipe.machine.seating import Arranged
 
 SAMPLE_S = 2e-3      # a sample lasts at least about this long: a thousand times the clock's and the loop's own cost
 WARM_S = 0.03        # warm-up before a case: caches, pages, threads, clock
+SIGHT = 16           # samples of a yardstick before a launch, whose median tells what the memory gives
 TURN = 4             # samples before the next participant's turn
 FLOOR = 3            # samples of a launch that are taken whatever they cost
 HARD = 4             # times its time box, after which a launch ends with fewer than the least number of samples

@@ -11,7 +11,7 @@ from moapipe.lab import experiment
 from moapipe.lab.verdict import VERDICTS
 from moapipe.machine import arrangement
 
-SCHEMA = 2                    # raise when a variable changes its meaning
+SCHEMA = 3                    # raise when a variable changes its meaning
 LEVELS = ("L1", "L2", "L3")
 NOT_A_PARAMETER = -1          # value of a size coordinate that a kernel lacks
 
@@ -52,6 +52,7 @@ STATUSES: dict[str, Status] = {
 }
 
 _CASE = ("case",)
+_LAUNCH = ("case", "launch")
 _SAMPLE = ("case", "launch", "sample")
 _LEVEL = ("case", "level")
 
@@ -71,8 +72,8 @@ def _flag(dims: tuple[str, ...], long_name: str, codes: dict[str, int]) -> Varia
 VARIABLES: dict[str, Variable] = {
     "kernel": _text("identity", "kernel"),
     "form": _text("identity", "form of the kernel"),
-    "variant": _text("identity", "variant, PyTorch's function, or how a copy stores"),
-    "target": _text("identity", "language, torch, or copy"),
+    "variant": _text("identity", "variant, PyTorch's function, or how a yardstick moves data"),
+    "target": _text("identity", "language, torch, or yardstick"),
     "isa": _text("identity", "instruction set that the source was derived for"),
     "dtype": _text("identity", "element type"),
     "machine": _text("identity", "machine"),
@@ -103,6 +104,8 @@ VARIABLES: dict[str, Variable] = {
     "status": _flag(_CASE, "what became of the case", {name: row.code for name, row in STATUSES.items()}),
     "reason": _text("measured", "why the case is not measured"),
     "predicted_seconds": _number(_CASE, "predicted", "predicted time of one call", "s"),
+    "memory_drift": _number(_LAUNCH, "measured", "time of moving data just before a launch, over the time by calibration", "1"),
+    "foreseen_seconds": _number(_LAUNCH, "measured", "predicted time of one call with that memory, frozen before the launch", "s"),
     "predicted_compute_seconds": _number(_CASE, "predicted", "predicted time in the core", "s"),
     "predicted_memory_seconds": _number(_CASE, "predicted", "predicted time of the slowest memory level", "s"),
     "predicted_overhead_seconds": _number(_CASE, "predicted", "predicted time of thread start and barriers", "s"),
@@ -111,7 +114,7 @@ VARIABLES: dict[str, Variable] = {
     "flops": _number(_CASE, "predicted", "floating-point operations executed", "1"),
     "useful_flops": _number(_CASE, "predicted", "floating-point operations of the mathematics", "1"),
     "exps": _number(_CASE, "predicted", "exponentials executed", "1"),
-    "stores": _text("predicted", "how outputs are stored: plain, or stream past the caches"),
+    "stores": _text("predicted", "how outputs are stored: plain, stream past the caches, or none"),
     "loaded_bytes": _number(_CASE, "predicted", "bytes loaded by the loops", "B"),
     "stored_bytes": _number(_CASE, "predicted", "bytes stored by the loops", "B"),
     "footprint_read_bytes": _number(_CASE, "predicted", "distinct bytes read", "B"),
@@ -128,13 +131,13 @@ VARIABLES: dict[str, Variable] = {
 }
 
 BUILD_AXES = (*experiment.BUILD_AXES, "machine")
-BASELINE, COPY = "torch", "copy"
-BESIDE = (BASELINE, COPY)
-"""Targets of participants that are measured beside the builds and are none: PyTorch, and plain copies of the largest input."""
+BASELINE, YARDSTICK = "torch", "yardstick"
+BESIDE = (BASELINE, YARDSTICK)
+"""Targets of participants that are measured beside the builds and are none: PyTorch, and what only moves data."""
 RUN_AXES = ("label", *arrangement.AXES)
 SHARED = ("useful_flops", "lower_bound_bytes", "peak_flops", "exp_rate")
 """Predicted variables that all participants of a group have in common at a point, PyTorch too, which has no prediction of its own.
-A copy has its own: it does none of the kernel's work."""
+A yardstick has its own: it does none of the kernel's work."""
 POINT = ("kernel", "form", "dtype", "machine", *RUN_AXES)
 KEY = (*BUILD_AXES, *RUN_AXES)                  # no two cases of a dataset share it
 

@@ -5,8 +5,8 @@
 * T_compute: work ÷ measured rate, a place at a time, the busiest thread's share. Register tiles take the measured rate of a tile
   that loads its operands, and the measured time between two tiles for each that begins; other vector work the vector rate,
   exponentials theirs; scalar work goes one lane at a time. What leaves outside of tiles load and store passes at L1's bandwidth.
-* T_level: bytes past a cache ÷ the measured bandwidth of what lies beyond it. Within a region transfers overlap with work and with
-  each other: the slowest counts (the roofline assumption; Williams et al., CACM 52(4), 2009, by levels as in Ilic et al., 2014).
+* T_level: bytes past a cache ÷ the measured bandwidth of a copy in what lies beyond it, and what of them is fetched ÷ that of
+  reading, the longer of the two. Within a region transfers overlap with work and with each other: the slowest counts (the roofline assumption; Williams et al., CACM 52(4), 2009, by levels as in Ilic et al., 2014).
   Across a barrier nothing overlaps. Traffic is that of the whole call, shared out to its regions as each would move it alone.
 * T_serial: work outside of regions, on one thread. T_overhead: one start and join of threads a region.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from moapipe.loops.tally import EXPONENTIALS, Counts
 from moapipe.loops.traffic import Traffic
-from moapipe.machine.rate import LEVELS, Calibration, at
+from moapipe.machine.rate import LEVELS, MEMORY, Calibration, at
 from moapipe.targets.isa import element_bytes
 
 Work = Mapping[str, Mapping[str, int]]
@@ -38,7 +38,8 @@ operations' time (Fog, Instruction tables, Zen 4: vdivps zmm 5, vdivpd zmm 9, ag
 @dataclass(frozen=True)
 class Prediction:
     """Seconds of one call, and the parts: `compute`, `memory` (its regions' slowest levels; the slowest of the call is named),
-    `overhead`; `traffic` bytes past each cache; `bandwidth` bytes a second of what lies beyond it."""
+    `overhead`; `traffic` bytes past each cache; `bandwidth` bytes a second of what lies beyond it; `parts` each region's seconds
+    within the core and its caches, and those of what comes from memory, the longer of which counts."""
 
     seconds: float
     compute: float
@@ -47,6 +48,7 @@ class Prediction:
     slowest: str
     traffic: Mapping[str, int]
     bandwidth: Mapping[str, float]
+    parts: tuple[tuple[float, float], ...] = ()
 
 
 def predict(
@@ -54,21 +56,36 @@ def predict(
 ) -> Prediction:
     """The time of one call. `past` is its traffic, `alone` that of each of its parallel regions by itself (none: one region, or
     all alike), `streamed` the arrays whose stores stream past the caches. Threads are those of `counts`."""
-    threads = counts.threads
-    traffic = _total(past, streamed)
-    bandwidth = {level: _beyond(level, calibration, threads, bool(streamed)) for level in past}
-    times = {level: traffic[level] / bandwidth[level] for level in past}
+    moved = _total(past, streamed)
+    times = {level: _seconds(level, bytes_, calibration, counts.threads, bool(streamed)) for level, bytes_ in moved.items()}
+    traffic = {level: bytes_.all for level, bytes_ in moved.items()}
+    bandwidth = {level: traffic[level] / times[level] if traffic[level] else at(calibration.bandwidth[_source(level, calibration)].copy, counts.threads) for level in past}
     serial, compute = _compute(counts, calibration, dtype)
-    parts = [_total(a, streamed) for a in alone] or [traffic] * len(compute)
-    memory = [max((times[level] * _share(part[level], parts, level) for level in past), default=0.0) for part in parts]
+    parts = [{level: b.all for level, b in _total(a, streamed).items()} for a in alone] or [traffic] * len(compute)
+    shared = [{level: times[level] * _share(part[level], parts, level) for level in past} for part in parts]
+    memory = [max(part.values(), default=0.0) for part in shared]
     busy = serial + sum(max(pair) for pair in zip(compute, memory, strict=True))
-    overhead = counts.barriers * at(calibration.region, threads)
+    overhead = counts.barriers * at(calibration.region, counts.threads)
     slowest = max(times, key=lambda level: times[level], default="")
-    return Prediction(busy + overhead, serial + sum(compute), sum(memory), overhead, slowest, traffic, bandwidth)
+    split = tuple(_apart(c, part, calibration) for c, part in zip(compute, shared, strict=True))
+    return Prediction(busy + overhead, serial + sum(compute), sum(memory), overhead, slowest, traffic, bandwidth, split)
 
 
-def _total(past: Past, streamed: frozenset[str]) -> dict[str, int]:
-    return {level: sum(_moved(t, name in streamed) for name, t in arrays.items()) for level, arrays in past.items()}
+@dataclass(frozen=True)
+class _Moved:
+    """Bytes past a level: those that are fetched, and all."""
+
+    read: int
+    all: int
+
+
+def _total(past: Past, streamed: frozenset[str]) -> dict[str, _Moved]:
+    """A line that is stored to first is fetched too, unless the stores stream."""
+    out = {}
+    for level, arrays in past.items():
+        read = sum(t.read + (0 if name in streamed else t.allocated) for name, t in arrays.items())
+        out[level] = _Moved(read, read + sum(t.written for t in arrays.values()))
+    return out
 
 
 def _share(part: int, parts: Sequence[Mapping[str, int]], level: str) -> float:
@@ -76,16 +93,24 @@ def _share(part: int, parts: Sequence[Mapping[str, int]], level: str) -> float:
     return part / whole if whole else 0.0
 
 
-def _moved(t: Traffic, streams: bool) -> int:
-    """Bytes that pass: a line that is stored to first is fetched too, unless the stores stream."""
-    return t.read + t.written + (0 if streams else t.allocated)
+def _apart(compute: float, levels: Mapping[str, float], c: Calibration) -> tuple[float, float]:
+    """A region's seconds without memory, and memory's."""
+    far = [seconds for level, seconds in levels.items() if _source(level, c) == MEMORY]
+    return max(compute, *(seconds for level, seconds in levels.items() if _source(level, c) != MEMORY), 0.0), max(far, default=0.0)
 
 
-def _beyond(level: str, c: Calibration, threads: int, streams: bool) -> float:
-    """Bandwidth of the next level that was measured; streaming stores only tell past the last cache."""
-    farther = [x for x in LEVELS[LEVELS.index(level) + 1 :] if x in c.bandwidth]
-    source = c.bandwidth[farther[0]]
-    return at(source.stream if streams and farther[0] == "memory" else source.copy, threads)
+def _source(level: str, c: Calibration) -> str:
+    """The next level beyond a cache that was measured."""
+    return next(x for x in LEVELS[LEVELS.index(level) + 1 :] if x in c.bandwidth)
+
+
+def _seconds(level: str, moved: _Moved, c: Calibration, threads: int, streams: bool) -> float:
+    """Time of what passes a level: no faster than a copy moves it all, and than reading fetches. Streaming stores only tell past the
+    last cache."""
+    source = _source(level, c)
+    found = c.bandwidth[source]
+    copying = found.stream if streams and source == MEMORY else found.copy
+    return max(moved.all / at(copying, threads), moved.read / at(found.read, threads))
 
 
 def _compute(counts: Counts, c: Calibration, dtype: str) -> tuple[float, list[float]]:

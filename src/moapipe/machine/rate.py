@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from moapipe.errors import LabError
 from moapipe.machine.locality import Locality
 
 SCHEMA = 2
-LEVELS = ("L1", "L2", "L3", "memory")
+MEMORY = "memory"
+LEVELS = ("L1", "L2", "L3", MEMORY)
 """Where data may lie, nearest first."""
+Way = Literal["read", "copy", "stream"]
+WAYS: tuple[Way, ...] = get_args(Way)
+"""How data are moved: read only, copied through the caches, which fetch a line before it is stored to, or stored past them."""
 
 ByThreads = Mapping[int, float]
 

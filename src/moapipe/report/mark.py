@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from moapipe.lab.variable import BASELINE, COPY
+from moapipe.lab.variable import BASELINE, YARDSTICK
 from moapipe.report.metrics import frame, series
 from moapipe.report.table import seconds, significant
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99")  # Okabe and Ito's, then more that stay apart on white and on black
 GREY = "#8A8F98"
 PYTORCH = "PyTorch"
-SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond", COPY: "stroke"}
+SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond", YARDSTICK: "stroke"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 WIDTH, HEIGHT, COLUMNS = 250, 190, 3
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])

@@ -7,6 +7,7 @@ has `level`. Only valid samples count. A number that cannot be had is NaN, and `
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from moapipe.lab.record import parameters
-from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, COPY, POINT, RUN_AXES, STATUSES
+from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, POINT, RUN_AXES, STATUSES, YARDSTICK
 from moapipe.lab.verdict import VERDICTS
 from moapipe.machine.arrangement import AXES, Arrangement
 
@@ -126,13 +127,14 @@ def prediction_error(ds: xr.Dataset) -> xr.DataArray:
     return abs(predicted_over_measured(ds) - 1)
 
 
-def undrifted_error(ds: xr.Dataset) -> xr.DataArray:
-    """`prediction_error` with the memory as it was while measuring: the predicted time is first changed by the factor that the copy of
-    the same turns and stores took of its own prediction. NaN where there is no such copy. For what memory bounds, the model's
-    share of the error; the rest is what the memory changed between calibration and measurement."""
-    ratio, partner = predicted_over_measured(ds).values, copies(ds)
-    drift = np.where(partner < 0, np.nan, ratio[partner])
-    return xr.DataArray(abs(ratio / drift - 1), dims="case")
+def foreseen_error(ds: xr.Dataset) -> xr.DataArray:
+    """Median over the launches of |foreseen − measured| over the launch's median time: `prediction_error` of the predictions that were
+    made again just before each launch, with the memory as yardsticks found it then. NaN where there were none."""
+    found = valid_seconds(ds).transpose("case", "launch", "sample").values
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a launch without a valid sample has no median
+        medians = np.nanmedian(found, axis=2)
+        return xr.DataArray(np.nanmedian(abs(ds["foreseen_seconds"].values / medians - 1), axis=1), dims="case")
 
 
 def flop_rate(ds: xr.Dataset) -> xr.DataArray:
@@ -146,7 +148,7 @@ def peak_share(ds: xr.Dataset) -> xr.DataArray:
 
 
 def partners(ds: xr.Dataset) -> np.ndarray:
-    """For each case the index of PyTorch's case in the same bench group at the same run axes, or -1; PyTorch and copies have none.
+    """For each case the index of PyTorch's case in the same bench group at the same run axes, or -1; PyTorch and yardsticks have none.
 
     Where PyTorch offers several functions, the fastest is the one to beat.
     """
@@ -158,12 +160,13 @@ def partners(ds: xr.Dataset) -> np.ndarray:
     return np.array([-1 if beside else best.get(k, -1) for k, beside in zip(keys, np.isin(ds["target"].values, BESIDE), strict=True)], dtype=int)
 
 
-def copies(ds: xr.Dataset) -> np.ndarray:
-    """For each case the index of the copy with the same kind of store in the same bench group at the same run axes, or -1."""
+def yardsticks(ds: xr.Dataset) -> np.ndarray:
+    """For each case the index of the yardstick with the same kind of store in the same bench group at the same run axes, else of the
+    one that only reads, or -1."""
     keys = list(zip(*(ds[a].values.tolist() for a in (*PARTNER_AXES, "stores")), strict=True))
-    copy = ds["target"].values == COPY
-    known = {keys[i]: int(i) for i in np.flatnonzero(copy)}
-    return np.array([-1 if copy[i] else known.get(k, -1) for i, k in enumerate(keys)], dtype=int)
+    beside = ds["target"].values == YARDSTICK
+    known = {keys[i]: int(i) for i in np.flatnonzero(beside)}
+    return np.array([-1 if beside[i] else known.get(k, known.get((*k[:-1], "none"), -1)) for i, k in enumerate(keys)], dtype=int)
 
 
 def speedup(ds: xr.Dataset) -> xr.DataArray:
@@ -175,13 +178,13 @@ def speedup(ds: xr.Dataset) -> xr.DataArray:
     return _intervals([None if p < 0 else seconds[p] / seconds[i] for i, p in enumerate(partners(ds))])
 
 
-def copy_share(ds: xr.Dataset) -> xr.DataArray:
-    """Speed over that of a copy with the same kind of store, both in compulsory bytes (footprint) a second, with its 95 %
-    interval: dims case, estimate. Paired like `speedup`: bandwidth belongs to everybody on the host and changes within minutes.
+def yardstick_share(ds: xr.Dataset) -> xr.DataArray:
+    """Speed over that of a copy with the same kind of store, or of reading, both in compulsory bytes (footprint) a second, with its
+    95 % interval: dims case, estimate. Paired like `speedup`: bandwidth belongs to everybody on the host and changes within minutes.
     """
     seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
     moved = (ds["footprint_read_bytes"] + ds["footprint_written_bytes"]).values
-    return _intervals([None if p < 0 or not moved[p] else seconds[p] / seconds[i] * (moved[i] / moved[p]) for i, p in enumerate(copies(ds))])
+    return _intervals([None if p < 0 or not moved[p] else seconds[p] / seconds[i] * (moved[i] / moved[p]) for i, p in enumerate(yardsticks(ds))])
 
 
 def exponent(ds: xr.Dataset, size: str = "n") -> xr.DataArray:
@@ -250,11 +253,11 @@ METRICS = (
     Metric("median_seconds", "s", "median time of one call", median_seconds),
     Metric("predicted_over_measured", "1", "predicted over measured time", predicted_over_measured),
     Metric("prediction_error", "1", "absolute error of the prediction over the measured time", prediction_error),
-    Metric("undrifted_error", "1", "the same with the memory as copies of the same turns found it", undrifted_error),
+    Metric("foreseen_error", "1", "the same of predictions with the memory as it was just before each launch", foreseen_error),
     Metric("flop_rate", "s-1", "mathematical operations over time", flop_rate),
     Metric("peak_share", "1", "share of the measured FMA peak", peak_share),
     Metric("speedup", "1", "PyTorch's time over ours, paired", speedup),
-    Metric("copy_share", "1", "speed over a copy's with the same stores, paired", copy_share),
+    Metric("yardstick_share", "1", "speed over that of only moving data, paired", yardstick_share),
     Metric("exponent", "1", "local exponent of time against n", exponent),
     Metric("traffic_ratio", "1", "traffic over its lower bound", traffic_ratio),
     Metric("achieved_bandwidth", "B s-1", "traffic over time", achieved_bandwidth),
@@ -283,13 +286,17 @@ def enrich(ds: xr.Dataset) -> xr.Dataset:
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a variant of a `frame`: `kernel`, `variant`, `target` (`copy` for copies, else empty), the number of `cases` with a
-    prediction and a time, the `median` and `ninetieth` percentile of their `prediction_error`, and the median `undrifted`."""
+    """One row a variant of a `frame`: `kernel`, `variant`, `target` (`yardstick` or empty), the number of `cases` with a prediction and
+    a time, the `median` and `ninetieth` percentile of their error, and the median `calibrated`. The error is that of the last
+    prediction before measuring: with the memory as it was found just before each launch where that was looked at, which
+    `calibrated` is without; elsewhere `prediction_error`."""
     known = rows[np.isfinite(rows["prediction_error"])]
-    known = known.assign(target=known["target"].where(known["target"] == COPY, ""))
+    foreseen = np.isfinite(known["foreseen_error"])
+    known = known.assign(target=known["target"].where(known["target"] == YARDSTICK, ""),
+                         error=known["foreseen_error"].where(foreseen, known["prediction_error"]), calibrated=known["prediction_error"].where(foreseen))
     grouped = known.groupby(["kernel", "variant", "target"], sort=True)
-    found = grouped["prediction_error"].agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9))
-    return found.assign(undrifted=grouped["undrifted_error"].median()).reset_index()
+    found = grouped["error"].agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9))
+    return found.assign(calibrated=grouped["calibrated"].median()).reset_index()
 
 
 def explanation(ds: xr.Dataset) -> list[str]:

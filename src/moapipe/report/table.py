@@ -109,7 +109,7 @@ COLUMNS = (
 
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as people read them: a bench group at one size together, PyTorch and copies first, then by variant and target."""
+    """Rows as people read them: a bench group at one size together, PyTorch and yardsticks first, then by variant and target."""
     key = [c for c in ("kernel", "form", "dtype", "n", "label", *AXES) if c in rows]
     ours = rows.assign(_ours=~rows["target"].isin(BESIDE))
     return ours.sort_values([*key, "_ours", "variant", "target"], kind="stable").drop(columns="_ours").reset_index(drop=True)

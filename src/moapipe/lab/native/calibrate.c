@@ -174,19 +174,22 @@ static void move(enum Way way, const real *a, real *b, long n) {
     }
 }
 
-/* The same loops as a participant of a bench: n elements, in contiguous shares. What the memory gives at that moment. */
+/* The same loops as a participant of a bench: n elements, in contiguous shares; elements beyond the last whole block are left out of
+   reading. What the memory gives at that moment. */
 static void share(enum Way way, const real *from, real *to, int64_t n, int64_t threads) {
 #pragma omp parallel num_threads((int)threads)
     {
         const int64_t block = 8 * V, blocks = n / block, t = omp_get_thread_num();
         const int64_t first = blocks * t / threads * block, end = blocks * (t + 1) / threads * block;
-        move(way, from + first, to + first, end - first);
+        move(way, from + first, way == READ ? to : to + first, end - first);
     }
-    for (int64_t i = n / (8 * V) * (8 * V); i < n; i++) to[i] = from[i];
+    if (way != READ)
+        for (int64_t i = n / (8 * V) * (8 * V); i < n; i++) to[i] = from[i];
 }
 
-void copy_plain(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(COPY, from, to, n, threads); }
-void copy_stream(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(STREAM, from, to, n, threads); }
+void yardstick_copy(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(COPY, from, to, n, threads); }
+void yardstick_stream(const real *from, real *to, real *work, int64_t n, int64_t threads) { (void)work, share(STREAM, from, to, n, threads); }
+void yardstick_read(const real *from, real *work, int64_t n, int64_t threads) { share(READ, from, work, n, threads); }
 
 /* On large pages where the system offers them, as the driver's buffers are; first touched by the thread that asks. */
 static real *pages(long n) {

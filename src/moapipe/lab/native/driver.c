@@ -6,7 +6,7 @@
    `error TEXT`, with CPU the process's CPU seconds so far:
      memory POLICY TOUCHERS NODES               of the buffers to come: first_touch, interleave or bind; touched first by all or one
      prepare INPUTS OUTPUTS WORK SIZES          then a line for each:
-       input ELEMENTS PATH                      raw elements, read in parallel by the threads that will use them
+       input ELEMENTS PATH                      raw elements, read in parallel by the threads that will use them; `-`: any elements
        output ELEMENTS
        size VALUE
      placed                                     where their pages lie;  done CPU RUNTIMES LOCAL NODES
@@ -154,15 +154,20 @@ static void *allocate(size_t bytes)
 
 static void load(char *to, size_t bytes, const char *path)
 {
-    int file = open(path, O_RDONLY), failed = file < 0;
+    const int any = !strcmp(path, "-");
+    int file = any ? -1 : open(path, O_RDONLY), failed = file < 0 && !any;
     if (failed)
         fail("cannot open %s", path);
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(| : failed)
     for (size_t page = 0; page < (bytes + 4095) / 4096; ++page) {
         size_t want = page * 4096 + 4096 > bytes ? bytes - page * 4096 : 4096;
-        failed |= pread(file, to + page * 4096, want, (off_t)(page * 4096)) != (ssize_t)want;
+        if (any)
+            memset(to + page * 4096, 1, want);
+        else
+            failed |= pread(file, to + page * 4096, want, (off_t)(page * 4096)) != (ssize_t)want;
     }
-    close(file);
+    if (!any)
+        close(file);
     if (failed)
         fail("%s is shorter than %zu bytes", path, bytes);
 }
