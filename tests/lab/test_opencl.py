@@ -12,6 +12,7 @@ from tests.targets.test_emit import random_inputs
 
 from moapipe.lab import opencl
 from moapipe.lab.derive import derive
+from moapipe.lab.errand import Answer, Errand
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import load, names, scan
 from moapipe.lab.oracle import truth
@@ -44,7 +45,7 @@ def test_launches_inside_loops_and_conditions(runtime):
     for name, sizes in kernels.items():
         kernel = replace(getattr(tiles, name)(*([2] if name == "panels" else [])), name=name)
         source, inputs = emit(kernel, "opencl", "plain", "f64"), random_inputs(kernel, sizes, "f64")
-        jobs.append(opencl.Job(source.text, {**source.manifest, "dtype": "f64"}, inputs, sizes, 5))
+        jobs.append(Errand(source.text, {**source.manifest, "dtype": "f64"}, inputs, sizes, 5))
         expected.append(run(kernel, sizes, inputs).outputs)
     for answer, outputs in zip(opencl.run(jobs, runtime), expected, strict=True):
         assert not answer.report
@@ -63,12 +64,12 @@ MUTANTS = {
 }
 
 
-def mutant(b: Build, old: str, new: str, runtime: str) -> opencl.Answer:
+def mutant(b: Build, old: str, new: str, runtime: str) -> Answer:
     kernel, d = load(b.kernel, ROOT), derive(b, ROOT, tiny=True)
     s = scenario(kernel, EXTENTS["oclgrind"])
     text, count = re.subn(old, new, d.source.text)
     assert count, d.source.text
-    return opencl.run([opencl.Job(text, d.manifest, truth(kernel, b.form, b.dtype, s).inputs, dict(s.sizes), 40)], runtime)[0]
+    return opencl.run([Errand(text, d.manifest, truth(kernel, b.form, b.dtype, s).inputs, dict(s.sizes), 40)], runtime)[0]
 
 
 @grinds
@@ -88,7 +89,7 @@ def test_a_shared_sum_that_nobody_zeroes_is_no_number(runtime):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_text_that_does_not_compile_answers_in_words(runtime):
     source, sizes = emit(tiles.shared(), "opencl", "plain", "f64"), {"n": 2, "m": 2}
-    job = opencl.Job(source.text + "\nint broken(", {**source.manifest, "dtype": "f64"}, random_inputs(tiles.shared(), sizes, "f64"), sizes, 3)
-    good = replace(job, text=source.text)
+    job = Errand(source.text + "\nint broken(", {**source.manifest, "dtype": "f64"}, random_inputs(tiles.shared(), sizes, "f64"), sizes, 3)
+    good = replace(job, program=source.text)
     broken, whole = opencl.run([job, good], runtime)
     assert not broken.outputs and "does not compile" in broken.report and not whole.report

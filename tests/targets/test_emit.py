@@ -18,7 +18,7 @@ from moapipe.targets.emit import emit
 from moapipe.targets.isa import DTYPES, ISAS
 from moapipe.targets.table import TARGETS
 
-LANGUAGES = [t for t in TARGETS if not TARGETS[t].device and compiler(t)]
+LANGUAGES = [t for t in TARGETS if not (TARGETS[t].device or TARGETS[t].offloads) and compiler(t)]
 UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in DTYPES]
 EPS = {"f32": 2e-6, "f64": 4e-15}
 

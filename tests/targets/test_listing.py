@@ -15,7 +15,7 @@ from moapipe.targets.listing import check, gate, tiles_of
 from moapipe.targets.table import TARGETS
 from moapipe.targets.target import Tile
 
-LANGUAGES = [t for t in TARGETS if not TARGETS[t].device and compiler(t)]
+LANGUAGES = [t for t in TARGETS if not (TARGETS[t].device or TARGETS[t].offloads) and compiler(t)]
 UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in DTYPES]
 
 

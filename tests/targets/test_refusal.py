@@ -102,7 +102,7 @@ def test_a_function_without_a_vector_form_runs_lane_by_lane():
     assert "for (int64_t lane = 0; lane < 8; lane++)" in text
 
 
-@pytest.mark.parametrize("target", [t for t in TARGETS if not TARGETS[t].device and compiler(t)])
+@pytest.mark.parametrize("target", [t for t in TARGETS if not (TARGETS[t].device or TARGETS[t].offloads) and compiler(t)])
 def test_names_that_differ_by_case_or_are_words_of_the_language(target, tmp_path):
     arrays = (array("q", "input", "Int"), array("Q", "input", "Int"), array("int", "output", "Int"), array("vec", "private", 4))
     total = op("+", ref("q", "i"), ref("Q", "i"))

@@ -15,7 +15,7 @@ from moapipe.lab.kernel import KernelFile
 Kernel = Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel file's name, kernels/KERNEL.py.", show_default=False)]
 Form = Annotated[str, typer.Option(help="What changes the mathematics, a row of the kernel's FORMS. Default: its first.", show_default=False)]
 Variant = Annotated[str, typer.Option(help="A block of kernels/KERNEL.yaml. Default: its first.", show_default=False)]
-Target = Annotated[str, typer.Option(help="The language: c, fortran, cuda, hip.")]
+Target = Annotated[str, typer.Option(help=f"The language: {', '.join(kernel.TARGETS)}.")]
 Isa = Annotated[str, typer.Option(help="The instruction set: auto (this machine's), or a row of ISAS.")]
 Dtype = Annotated[str, typer.Option(help="The element type: f32 or f64.")]
 Machine = Annotated[str, typer.Option(help="config/machines/MACHINE.yaml.")]

@@ -14,7 +14,7 @@ from moapipe.algebra import dnf
 from moapipe.algebra.adjoint import show_written
 from moapipe.cli import axis
 from moapipe.errors import ConfigError
-from moapipe.lab import demand, transcript
+from moapipe.lab import demand, pair, transcript
 from moapipe.lab import derive as deriving
 from moapipe.lab.derive import Derivation
 from moapipe.lab.experiment import machine_file
@@ -34,7 +34,7 @@ from moapipe.targets.isa import element_bytes
 from moapipe.targets.table import target_named
 
 Format = Literal["text", "json", "latex"]
-Stage = Literal["definitions", "dnf", "onf", "cost", "source", "derivation"]
+Stage = Literal["definitions", "dnf", "onf", "cost", "source", "pair", "derivation"]
 Sizes = Mapping[str, int]
 
 
@@ -161,12 +161,16 @@ def _source(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     return {"text": lambda: d.source.text, "json": lambda: _named(d, source=d.source.text, manifest=d.manifest)}
 
 
+def _pair(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
+    return {"text": lambda: pair.show(d), "json": lambda: _named(d, **pair.document(d))}
+
+
 def _derivation(d: Derivation, sizes: Sizes, asked: Asked) -> Texts:
     return {"text": lambda: transcript.markdown(d), "json": lambda: transcript.document(d)}
 
 
 STAGES: dict[str, Callable[[Derivation, Sizes, Asked], Texts]] = {
-    "definitions": _definitions, "dnf": _dnf, "onf": _onf, "cost": _cost, "source": _source, "derivation": _derivation,
+    "definitions": _definitions, "dnf": _dnf, "onf": _onf, "cost": _cost, "source": _source, "pair": _pair, "derivation": _derivation,
 }
 
 

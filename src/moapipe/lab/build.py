@@ -8,6 +8,7 @@ shell would take them in the repository's root; a failure is recorded with its r
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ from moapipe.targets.table import flags, target_named
 from moapipe.targets.target import Target
 
 SCHEMA = 1
-PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit", "hipcc": "hipcc"}
+PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit", "hipcc": "hipcc", "clang": "clang-19"}
 SHOWN = 12  # lines of a compiler's complaint that a message shows
 PREFIX = "-ffile-prefix-map=$PWD=."  # no absolute path in the debug lines, whoever compiles
 
@@ -111,14 +112,22 @@ def find(machine: MachineFile, target: str, name: str = "local") -> Compiler:
     """The machine's compiler of a target. LabError that says what to install or to load when it is missing."""
     row = machine.compilers.get(target)  # type: ignore[call-overload]
     compiler = row or Compiler(command=target_named(target).compiler)
-    if shutil.which(compiler.command) is None:
+    if not (found := located(compiler.command)):
         package = compiler.package or PACKAGES.get(compiler.command, compiler.command)
         modules = f"`module load {' '.join(machine.modules)}`" if machine.modules else "a compiler module"
         raise LabError(
             f"{compiler.command} is not in PATH", where=f"config/machines/{name}.yaml: compilers.{target}",
             hint=f"install it (Debian: apt install {package}), load {modules}, or name another command there",
         )
-    return compiler
+    return compiler if shutil.which(compiler.command) else compiler.model_copy(update={"command": Path(found).name})
+
+
+def located(command: str) -> str:
+    """Where a command lies; where only versions of it do (clang-19), the newest. Empty when there is none."""
+    if found := shutil.which(command):
+        return found
+    versions = [p for d in os.get_exec_path() for p in Path(d).glob(f"{command}-*") if re.fullmatch(rf"{re.escape(command)}-\d+", p.name)]
+    return str(max(versions, key=lambda p: int(p.name.rpartition("-")[2]))) if versions else ""
 
 
 @lru_cache
@@ -133,9 +142,12 @@ def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: 
     row = target_named(b.target)
     if row.device:
         return tuple(told for arch, flag in row.architectures or (("", ""),) for told in _for_device(row, compiler, source, folder, arch, flag))
-    given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
-    modules = ("-J", str(folder)) if b.target == "fortran" else ()
+    modules = ("-J", str(folder)) if b.target == "fortran" or "gfortran" in compiler.command else ()
     listing, library = str(folder / "kernel.s"), str(folder / "kernel.so")
+    if row.offloads:
+        theirs = dict(row.compilers).get(re.sub(r"-\d+$", "", Path(compiler.command).name), row.flags)
+        return ((compiler.command, *theirs, *compiler.flags, *modules, "-shared", "-fPIC", str(source), "-o", library, "-lm"),)
+    given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
     return (
         (*given, PREFIX, *modules, "-S", str(source), "-o", listing),
         (compiler.command, "-shared", "-fopenmp", *compiler.flags, listing, "-o", library, "-lm"),

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from moapipe.errors import LabError
-from moapipe.lab import emulation, opencl, trial
+from moapipe.lab import emulation, offload, opencl, trial
 from moapipe.lab.derive import Derivation, derive
 from moapipe.lab.emulation import Emulation
 from moapipe.lab.experiment import Build
@@ -139,16 +139,20 @@ def _shim_missing() -> str:
 # ------------------------------------------------------------------ the ways
 
 
-def _opencl(runtime: Literal["oclgrind", "pocl"], b: Build, root: Path) -> tuple[bool, str]:
-    (found,) = trial.examine([b], root, runtime)
+def _tried(kind: trial.Kind, b: Build, root: Path) -> tuple[bool, str]:
+    (found,) = trial.examine([b], root, kind)
     return found.passed, found.detail
 
 
 WAYS: dict[str, Way] = {
     "shim": Way(emulation.LANGUAGES, "the very text under a shim: numbers, races, bounds, divergence, counts", _shim_missing, _shim),
     "oclgrind": Way(("opencl",), "interpreted by Oclgrind: numbers, races, bounds, divergence, reads of what nobody wrote",
-                    partial(opencl.missing, "oclgrind"), partial(_opencl, "oclgrind")),
-    "pocl": Way(("opencl",), "compiled and run by PoCL: numbers at larger sizes", partial(opencl.missing, "pocl"), partial(_opencl, "pocl")),
+                    partial(opencl.missing, "oclgrind"), partial(_tried, "oclgrind")),
+    "pocl": Way(("opencl",), "compiled and run by PoCL: numbers at larger sizes", partial(opencl.missing, "pocl"), partial(_tried, "pocl")),
+    "fallback": Way(offload.targets("fallback"), "directives on the host's threads, by GCC: the text is taken, numbers",
+                    partial(offload.absent, "fallback"), partial(_tried, "fallback")),
+    "offload": Way(offload.targets("offload"), "directives on clang's x86_64 device: numbers, and every buffer mapped there and back",
+                   partial(offload.absent, "offload"), partial(_tried, "offload")),
 }
 LANGUAGES = frozenset(t for way in WAYS.values() for t in way.targets)
 

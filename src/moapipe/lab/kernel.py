@@ -27,10 +27,12 @@ from moapipe.lab.document import Strict, choose, read_yaml
 from moapipe.lab.document import load as load_yaml
 from moapipe.lab.include import Include, includes, written_out
 
-TargetName = Literal["c", "fortran", "cuda", "hip", "opencl"]
+TargetName = Literal["c", "fortran", "cuda", "hip", "opencl", "c_omp_target", "fortran_omp_target", "c_openacc", "fortran_openacc"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
-FAMILIES: dict[str, tuple[TargetName, ...]] = {"simt": ("cuda", "hip", "opencl")}
-"""Languages that a variant names together: a text of threads for GPUs."""
+FAMILIES: dict[str, tuple[TargetName, ...]] = {
+    "simt": ("cuda", "hip", "opencl"), "directives": ("c_omp_target", "fortran_omp_target", "c_openacc", "fortran_openacc"),
+}
+"""Languages that a variant names together: texts of threads for GPUs; loops under directives that move them to a device."""
 DTYPES = ("f32", "f64")
 LITERALS = ("SIZES", "PARAMETERS", "FORMS")
 PLAIN = {"bool": bool, "int": int, "str": str, "dict": dict, "tuple": tuple, "list": list, "range": range, "zip": zip, "enumerate": enumerate}

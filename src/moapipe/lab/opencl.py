@@ -3,17 +3,13 @@
 Two devices that share no code. PoCL compiles a text and runs its blocks on all cores: evidence for numbers, at any size, but weak
 for synchronisation (it runs more in order than the text asks for). Oclgrind interprets it and reports races, accesses outside of
 buffers, reads of what nobody wrote and barriers that not all threads reach: evidence for what is safe, at small sizes. Neither is a
-GPU. Jobs run in a process of their own, for a kernel gone wild may take it along.
+GPU.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -25,12 +21,13 @@ from numpy.typing import NDArray
 
 from moapipe.algebra.index import evaluate, parse
 from moapipe.errors import LabError
+from moapipe.lab import errand
 from moapipe.lab.buffer import DTYPES, aligned
 from moapipe.lab.device import Device
+from moapipe.lab.errand import LOG, Answer, Errand
 from moapipe.lab.library import becoming, shapes, work_elements
 
 WORK = "work"
-LOG = "OCLGRIND_LOG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +61,6 @@ RUNTIMES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A text, its manifest, inputs by name (shapes as in the manifest), sizes, and the number of GPU threads."""
-
-    text: str
-    manifest: Mapping[str, Any]
-    inputs: Mapping[str, NDArray[Any]]
-    sizes: Mapping[str, int]
-    threads: int
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """Outputs by name, among them the inputs that are updated in place; what the device reported or why there are none."""
-
-    outputs: Mapping[str, NDArray[Any]]
-    report: str
-
-
 def missing(runtime: str) -> str:
     """Why the runtime cannot be used here, in a sentence; empty when it can."""
     row = RUNTIMES[runtime]
@@ -95,51 +73,23 @@ def missing(runtime: str) -> str:
     return ""
 
 
-def run(jobs: Sequence[Job], runtime: str, timeout: float = 600) -> list[Answer]:
-    """Every job on one runtime, in one process of its own; a job that ends the process answers with its words, and the next ones run
-    in another process. LabError when the runtime is not installed or time is up."""
+def run(errands: Sequence[Errand], runtime: str, timeout: float = 600) -> list[Answer]:
+    """Texts with their manifests, on one runtime. LabError when it is not installed or time is up."""
     row = RUNTIMES[runtime]
     if not row.place:
         raise LabError(f"no {row.program}", where=runtime, hint=f"Debian: apt install {row.package}")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for k, job in enumerate(jobs):
-            document = {"text": job.text, "manifest": dict(job.manifest), "sizes": dict(job.sizes), "threads": job.threads}
-            (folder / f"{k}.json").write_text(json.dumps(document))
-            np.savez(folder / f"{k}.in.npz", **job.inputs)
-        words: dict[int, str] = {}
-        while left := [k for k in range(len(jobs)) if not (folder / f"{k}.done").is_file() and k not in words]:
-            words[left[0]] = _process(runtime, folder, left, timeout)
-        return [_answer(folder, k, words.get(k, "")) for k in range(len(jobs))]
-
-
-def _process(runtime: str, folder: Path, numbers: Sequence[int], timeout: float) -> str:
-    """Run jobs until the process ends; what it said if that was before the first one was done."""
-    command = [sys.executable, "-m", "moapipe.lab.opencl", runtime, str(folder), *map(str, numbers)]
-    try:
-        environment = {**os.environ, **RUNTIMES[runtime].environment}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
-    except subprocess.TimeoutExpired as e:
-        raise LabError(f"no answer within {timeout:g} s", where=runtime, hint="smaller sizes: Oclgrind interprets") from e
-    return f"ended with {done.returncode}: {done.stderr.strip()[-2000:]}"
-
-
-def _answer(folder: Path, k: int, words: str) -> Answer:
-    log = folder / f"{k}.log"
-    report = log.read_text(errors="replace").strip() if log.is_file() else ""
-    if not (folder / f"{k}.done").is_file():
-        return Answer({}, f"{report}\n{words}".strip())
-    with np.load(folder / f"{k}.out.npz") as found:
-        return Answer(dict(found), report)
+    return errand.run(errands, "moapipe.lab.opencl", runtime, row.environment, timeout)
 
 
 # ------------------------------------------------------------------ inside the process
 
 
-def perform(job: Job, row: Runtime) -> dict[str, NDArray[Any]]:
+def perform(runtime: str, job: Errand) -> dict[str, NDArray[Any]]:
     """The launches of the manifest, in order, on copies of the inputs."""
+    row = RUNTIMES[runtime]
+    os.environ["OCLGRIND_LOG"] = os.environ[LOG]          # a context opens it when it is made
     device = Device(row.place, row.platform)
-    device.compile(job.text, row.options)
+    device.compile(job.program, row.options)
     dtype, updated = job.manifest["dtype"], becoming(job.manifest)
     given, made = shapes(job.manifest, "inputs", job.sizes), shapes(job.manifest, "outputs", job.sizes)
     buffers = {}
@@ -174,15 +124,5 @@ def _launch(rows: Sequence[Mapping[str, Any]], device: Device, buffers: Mapping[
                 raise LabError(f"no such launch: {row}", where="manifest.json", hint="derive it again")
 
 
-def main(runtime: str, folder: Path, numbers: Sequence[str]) -> None:
-    for k in numbers:
-        os.environ[LOG] = str(folder / f"{k}.log")          # a context opens it when it is made
-        document = json.loads((folder / f"{k}.json").read_text())
-        with np.load(folder / f"{k}.in.npz") as inputs:
-            job = Job(document["text"], document["manifest"], dict(inputs), document["sizes"], document["threads"])
-        np.savez(folder / f"{k}.out.npz", **perform(job, RUNTIMES[runtime]))
-        (folder / f"{k}.done").touch()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    errand.serve(perform)

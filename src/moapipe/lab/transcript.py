@@ -23,6 +23,7 @@ from moapipe.algebra.laws import LAWS
 from moapipe.algebra.ops import OPS
 from moapipe.algebra.render import Style, pending_text
 from moapipe.algebra.rewrite import RULES
+from moapipe.lab import pair
 from moapipe.lab.derive import Denotation, Derivation, LawStep, Schedule
 from moapipe.lab.file import write_text
 from moapipe.loops.account import show_closed
@@ -31,6 +32,7 @@ from moapipe.loops.lift import LIFTS
 from moapipe.loops.onf import onf_hash, show
 from moapipe.loops.onf_json import to_json
 from moapipe.targets.isa import element_bytes
+from moapipe.targets.table import PAIRS
 
 SCHEMA = 1
 STYLES: tuple[Style, ...] = get_args(Style)
@@ -71,8 +73,10 @@ def _counted(s: Schedule) -> Mapping[str, Any]:
 
 
 def document(d: Derivation) -> dict[str, Any]:
-    """The derivation as data; formulas in every style of algebra.render ({style: text}), loop nests as text."""
-    return {"schema": SCHEMA, **asdict(d.build), **_denoted(d.denotation), **_scheduled(d.schedule)}
+    """The derivation as data; formulas in every style of algebra.render ({style: text}), loop nests as text. Under directives also C
+    and Fortran side by side."""
+    sides = {"pair": pair.document(d)} if any(d.build.target in p for p in PAIRS) else {}
+    return {"schema": SCHEMA, **asdict(d.build), **_denoted(d.denotation), **_scheduled(d.schedule), **sides}
 
 
 @lru_cache(maxsize=256)

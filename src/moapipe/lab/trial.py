@@ -1,24 +1,27 @@
-"""In: builds of a text for GPUs. Out: evidence for each, made on this machine's processor; no GPU is asked, and none is claimed.
+"""In: builds of texts for GPUs. Out: evidence for each, made on this machine's processor; no GPU is asked, and none is claimed.
 
 A trial derives, runs, and compares with the oracle of validation under validation's bounds. What each kind can see stands with the
-program that makes it: `opencl`, `emulation`.
+module that makes it: `opencl`, `offload`.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from moapipe.lab import opencl
+from moapipe.errors import LabError
+from moapipe.lab import offload, opencl
 from moapipe.lab.derive import derive
+from moapipe.lab.errand import Answer, Errand
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import KernelFile, load
 from moapipe.lab.oracle import compare, truth
 from moapipe.lab.scenario import Scenario
 
-Kind = Literal["oclgrind", "pocl"]
+Kind = Literal["oclgrind", "pocl", "fallback", "offload"]
 FEW = frozenset(("B", "G", "heads"))
 """Parameters that are counts of equal things."""
 
@@ -35,14 +38,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large a trial is: the least length of an axis (each next one is one longer), whether tiles are tiny, numbers of GPU threads."""
+    """How large a trial is: the least length of an axis (each next one is one longer), whether tiles are tiny, numbers of threads."""
 
     length: int
     tiny: bool
     threads: tuple[int, ...]
 
 
-EXTENTS: dict[Kind, Extent] = {"oclgrind": Extent(4, True, (3, 200)), "pocl": Extent(48, False, (300,))}
+EXTENTS: dict[Kind, Extent] = {
+    "oclgrind": Extent(4, True, (3, 200)), "pocl": Extent(48, False, (300,)), "fallback": Extent(20, True, (1, 30)), "offload": Extent(20, True, (30,)),
+}
 
 
 def scenario(kernel: KernelFile, extent: Extent) -> Scenario:
@@ -52,31 +57,52 @@ def scenario(kernel: KernelFile, extent: Extent) -> Scenario:
     return Scenario(sizes, "plain", 1, extent.threads)
 
 
-def examine(builds: Sequence[Build], root: Path, runtime: Kind) -> list[Evidence]:
-    """Evidence of one kind for builds of the target `opencl`, in their order. LabError when the runtime is not installed."""
-    extent = EXTENTS[runtime]
-    jobs, owners = [], []
-    for b in builds:
-        kernel, d = load(b.kernel, root), derive(b, root, tiny=extent.tiny)
-        s = scenario(kernel, extent)
-        inputs = truth(kernel, b.form, b.dtype, s).inputs
-        for threads in s.threads:
-            jobs.append(opencl.Job(d.source.text, d.manifest, inputs, dict(s.sizes), threads))
-            owners.append(b)
-    answers = opencl.run(jobs, runtime)
-    return [judged(b, root, runtime, [a for a, o in zip(answers, owners, strict=True) if o is b]) for b in builds]
+def missing(target: str, kind: Kind) -> str:
+    """Why there can be no evidence of this kind for a target here, in a sentence; empty when there can."""
+    match kind:
+        case "oclgrind" | "pocl":
+            return opencl.missing(kind) if target == "opencl" else f"{kind} reads opencl, not {target}"
+        case "fallback" | "offload":
+            return offload.missing(target, kind)
 
 
-def judged(b: Build, root: Path, runtime: Kind, answers: Sequence[opencl.Answer]) -> Evidence:
+def examine(builds: Sequence[Build], root: Path, kind: Kind) -> list[Evidence]:
+    """Evidence of one kind for builds, in their order. LabError when what makes it is not installed (see `missing`)."""
+    with tempfile.TemporaryDirectory() as scratch:
+        extent, errands, refused = EXTENTS[kind], {}, {}
+        for k, b in enumerate(builds):
+            try:
+                errands[k] = prepared(b, root, kind, extent, Path(scratch) / str(k))
+            except LabError as e:
+                refused[k] = Evidence(kind, b.target, False, e.message)
+        todo = [e for each in errands.values() for e in each]
+        answers = iter(opencl.run(todo, kind) if kind in ("oclgrind", "pocl") else offload.run(todo, kind) if todo else ())
+        return [refused[k] if k in refused else judged(b, root, kind, [next(answers) for _ in errands[k]]) for k, b in enumerate(builds)]
+
+
+def prepared(b: Build, root: Path, kind: Kind, extent: Extent, folder: Path) -> list[Errand]:
+    """One errand for each number of threads. LabError when the text does not compile."""
+    kernel, d = load(b.kernel, root), derive(b, root, tiny=extent.tiny)
+    s, program = scenario(kernel, extent), d.source.text
+    if kind in ("fallback", "offload"):
+        folder.mkdir()
+        (folder / d.manifest["source"]).write_text(program)
+        program = str(folder / "kernel.so")
+        offload.compile_text(b.target, kind, folder / d.manifest["source"], Path(program))
+    inputs = truth(kernel, b.form, b.dtype, s).inputs
+    return [Errand(program, d.manifest, inputs, dict(s.sizes), threads) for threads in s.threads]
+
+
+def judged(b: Build, root: Path, kind: Kind, answers: Sequence[Answer]) -> Evidence:
     """Nothing is reported and every output is within validation's bound, for every number of threads."""
     kernel = load(b.kernel, root)
-    s = scenario(kernel, EXTENTS[runtime])
+    s = scenario(kernel, EXTENTS[kind])
     t = truth(kernel, b.form, b.dtype, s)
     reports = [a.report for a in answers if a.report]
     errors = [compare(t, n, v.reshape(t.outputs[n].shape)) for a in answers for n, v in a.outputs.items()]
     wrong = [f"{e.output}{list(e.place)} and {e.wrong - 1} more are beyond the bound" for e in errors if e.wrong]
     lost = [n for n in t.outputs if any(n not in a.outputs for a in answers)]
     if reports or wrong or lost:
-        return Evidence(runtime, b.target, False, "\n".join([*reports, *wrong, *(f"no {n}" for n in lost)])[:2000])
+        return Evidence(kind, b.target, False, "\n".join([*reports, *wrong, *(f"no {n}" for n in lost)])[:2000])
     worst = max((e.ratio for e in errors), default=0.0)
-    return Evidence(runtime, b.target, True, f"{s.label}; threads {', '.join(map(str, s.threads))}: no report, {worst:.2g} of the error bound")
+    return Evidence(kind, b.target, True, f"{s.label}; threads {', '.join(map(str, s.threads))}: no report, {worst:.2g} of the error bound")

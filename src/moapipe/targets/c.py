@@ -83,7 +83,7 @@ def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
     return (f"static __attribute__((noinline)) void {p.name}({head}) {{", *indent((*declarations(p.locals, unit), *p.lines)), "}")
 
 
-def _nest(c: Call) -> tuple[str, ...]:
+def nest(c: Call) -> tuple[str, ...]:
     lines: tuple[str, ...] = (f"{c.procedure.name}({', '.join(c.arguments)});",)
     for name, lo, hi in reversed(c.loops):
         lines = (f"for (int64_t {name} = {lo}; {name} < {hi}; {name}++)", *indent(lines))
@@ -93,14 +93,14 @@ def _nest(c: Call) -> tuple[str, ...]:
 def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     """Serial calls as they are; parallel loops in one region, a barrier after each."""
     if not calls[0].loops:
-        return tuple(line for c in calls for line in _nest(c))
+        return tuple(line for c in calls for line in nest(c))
     inner: list[str] = []
     if any(c.private for c in calls):
         inner.append("real *const own = work + at_own + omp_get_thread_num() * own_size;")
     for i, c in enumerate(calls):
         collapse = f" collapse({len(c.loops)})" if len(c.loops) > 1 else ""
         wait = " nowait" if c.streams or i == len(calls) - 1 else ""
-        inner += [f"#pragma omp for{collapse} schedule({SCHEDULES[c.schedule]}){wait}", *_nest(c)]
+        inner += [f"#pragma omp for{collapse} schedule({SCHEDULES[c.schedule]}){wait}", *nest(c)]
         inner += ["fence();"] if c.streams else []
         inner += ["#pragma omp barrier"] if c.streams and i < len(calls) - 1 else []
     return ("#pragma omp parallel num_threads((int)threads)", "{", *indent(tuple(inner)), "}")

@@ -47,7 +47,7 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
             f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in runtime), "typedef real stored;",
             "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
             "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", "",
-            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT)]
+            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline)]
     return "\n".join([*head, *lines]) + "\n"
 
 

@@ -43,6 +43,14 @@ def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
     return _Emitter(row.prepare(kernel, unit), row, unit).source(kernel)
 
 
+def elements(a: Array) -> Scalar:
+    """How many elements an array has."""
+    out: Scalar = Num(1)
+    for n in a.shape:
+        out = multiply(out, n)
+    return out
+
+
 def symbol(kernel: Kernel) -> str:
     """The name of the kernel's function in every language."""
     return f"moa_{kernel.name}"
@@ -121,7 +129,9 @@ class _Emitter:
         kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or re.search(rf"\b{n}\b", used))
         sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
         updated = frozenset(self.names["a:" + a.name] for a in self.kernel.arrays if a.becomes)
-        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines, updated)
+        extents = {self.names["a:" + a.name]: self.written(elements(a)) for a in self.kernel.arrays if a.space in ("input", "output")}
+        extents["work"] = self.written(self.space.elements)
+        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines, updated, extents)
 
     def written(self, e: Scalar) -> str:
         return self.writer.index(simplify(e), ROOT).text

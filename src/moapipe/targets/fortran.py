@@ -72,18 +72,18 @@ def declaration(l: Local) -> str:
     return f"real(rk) :: {l.name}({dimensions(tuple(map(str, l.extents)))})"
 
 
-def _integers(names: tuple[str, ...], value: bool = False) -> tuple[str, ...]:
+def integers(names: tuple[str, ...], value: bool = False) -> tuple[str, ...]:
     return (f"integer(ik){', value' if value else ''} :: {', '.join(names)}",) if names else ()
 
 
 def procedure(c: Call, unit: Unit) -> tuple[str, ...]:
     p = c.procedure
     head = ", ".join([*(a.name for a in p.arrays), *p.integers])
-    lines = (*_integers(p.integers, value=True), *map(parameter, p.arrays), *map(declaration, p.locals), *_integers(p.indices), *p.lines)
+    lines = (*integers(p.integers, value=True), *map(parameter, p.arrays), *map(declaration, p.locals), *integers(p.indices), *p.lines)
     return (f"subroutine {p.name}({head})", *indent(lines), "end subroutine")
 
 
-def _nest(c: Call) -> tuple[str, ...]:
+def nest(c: Call) -> tuple[str, ...]:
     lines: tuple[str, ...] = (f"call {c.procedure.name}({', '.join(c.arguments)})",)
     for name, lo, hi in reversed(c.loops):
         lines = (f"do {name} = {lo}, {hi}", *indent(lines), "end do")
@@ -93,12 +93,12 @@ def _nest(c: Call) -> tuple[str, ...]:
 def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
     """Serial calls as they are; parallel loops in one region, a barrier after each."""
     if not calls[0].loops:
-        return tuple(line for c in calls for line in _nest(c))
+        return tuple(line for c in calls for line in nest(c))
     private = any(c.private for c in calls)
     inner: list[str] = ["own = at_own + omp_get_thread_num() * own_size"] if private else []
     for c in calls:
         collapse = f" collapse({len(c.loops)})" if len(c.loops) > 1 else ""
-        inner += [f"!$omp do{collapse} schedule({SCHEDULES[c.schedule]})", *_nest(c), "!$omp end do"]
+        inner += [f"!$omp do{collapse} schedule({SCHEDULES[c.schedule]})", *nest(c), "!$omp end do"]
     head = f"!$omp parallel num_threads(int(threads)){' private(own)' if private else ''}"
     return (head, *indent(tuple(inner)), "!$omp end parallel")
 
@@ -106,11 +106,11 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
 def entry(e: Entry) -> tuple[str, ...]:
     names = (*e.inputs, *e.outputs, "work", *e.sizes, "threads")
     own = ("own",) if e.private or any(n == "own_size" for n, _ in e.constants) else ()
-    lines = [*_integers((*e.sizes, "threads"), value=True)]
+    lines = [*integers((*e.sizes, "threads"), value=True)]
     read_only = [n for n in e.inputs if n not in e.updated]
     lines += [f"real(rk), intent(in) :: {', '.join(f'{n}(0:*)' for n in read_only)}"] if read_only else []
     lines += [f"real(rk), intent(inout) :: {', '.join(f'{n}(0:*)' for n in (*(n for n in e.inputs if n in e.updated), *e.outputs, 'work'))}"]
-    lines += _integers((*e.indices, *(n for n, _ in e.constants), *own))
+    lines += integers((*e.indices, *(n for n, _ in e.constants), *own))
     lines += [f"{n} = {v}" for n, v in e.constants] + (["own = at_own"] if e.private else [])
     return (f'subroutine {e.symbol}({", ".join(names)}) bind(c, name="{e.symbol}")', *indent((*lines, *e.lines)), "end subroutine")
 
@@ -215,7 +215,7 @@ def _transposing(edge: int, scaled: bool) -> tuple[str, ...]:
 def wrapped(line: str) -> list[str]:
     """The line in pieces of at most WIDTH characters, broken at blanks, continued with &."""
     out, pad = [], " " * (len(line) - len(line.lstrip()) + 4)
-    sentinel = "!$omp& " if line.lstrip().startswith("!$omp") else ""
+    sentinel = f"{line.lstrip()[:5]}& " if line.lstrip().startswith("!$") else ""
     while len(line) > WIDTH:
         cut = line.rfind(" ", len(pad), WIDTH - 2)
         if cut < 0:

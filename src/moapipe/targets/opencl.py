@@ -39,7 +39,7 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     extensions = ["cl_khr_fp64", *(["cl_khr_int64_base_atomics"] if shared else [])] if unit.size == 8 else []
     head = [f"/* {symbol}: {unit.dtype} for OpenCL C, tiles of {unit.isa.name} */",
             *(f"#pragma OPENCL EXTENSION {e} : enable" for e in extensions),
-            f"typedef long int64_t;\ntypedef {real} real;\ntypedef real stored;", *(f"#define {f.upper()} {f}" for f in MATH), "", support(DIALECT)]
+            f"typedef long int64_t;\ntypedef {real} real;\ntypedef real stored;", *(f"#define {f.upper()} {f}" for f in MATH), "", support(DIALECT.inline)]
     if shared:
         head += [f"typedef {bits} bits;", f"#define as_bits as_{bits}", f"#define as_real as_{real}", f"#define exchange {exchange}", ATOMIC]
     return "\n".join([*head, body]) + "\n"

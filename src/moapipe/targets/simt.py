@@ -50,16 +50,16 @@ class Dialect:
         return f"{self.space}{'' if p.written else 'const '}stored *{self.restrict} {p.name}"
 
 
-def support(d: Dialect) -> str:
-    """The functions that texts call, on integers and on elements."""
-    return f"""{d.inline} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
-{d.inline} int64_t floor_mod(int64_t a, int64_t b) {{ const int64_t r = a % b; return r < 0 ? r + b : r; }}
-{d.inline} int64_t min_index(int64_t a, int64_t b) {{ return a < b ? a : b; }}
-{d.inline} int64_t max_index(int64_t a, int64_t b) {{ return a > b ? a : b; }}
-{d.inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
-{d.inline} real min_real(real a, real b) {{ return a < b ? a : b; }}
-{d.inline} real blend_real(int c, real a, real b) {{ return c ? a : b; }}
-{d.inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
+def support(inline: str) -> str:
+    """The functions that texts call, on integers and on elements; `inline` stands before each."""
+    return f"""{inline} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
+{inline} int64_t floor_mod(int64_t a, int64_t b) {{ const int64_t r = a % b; return r < 0 ? r + b : r; }}
+{inline} int64_t min_index(int64_t a, int64_t b) {{ return a < b ? a : b; }}
+{inline} int64_t max_index(int64_t a, int64_t b) {{ return a > b ? a : b; }}
+{inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
+{inline} real min_real(real a, real b) {{ return a < b ? a : b; }}
+{inline} real blend_real(int c, real a, real b) {{ return c ? a : b; }}
+{inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
 """
 
 
@@ -95,14 +95,14 @@ def procedure(d: Dialect, c: Call, unit: Unit) -> tuple[str, ...]:
     if c.private:
         lines.append(f"{d.space}stored *const own = work + at_own + thread * own_size;")
     return (f"{d.function} {p.name}({head}) {{", *indent(body), "}", "",
-            f"{d.crowd.format(c.team) if c.team else d.grid} {p.name}_grid({grid}) {{", *indent((*lines, *_iterations(c))), "}")
+            f"{d.crowd.format(c.team) if c.team else d.grid} {p.name}_grid({grid}) {{", *indent((*lines, *iterations(c))), "}")
 
 
 def trips(c: Call) -> str:
     return " * ".join(f"max_index({hi} - ({lo}), 0)" for _, lo, hi in c.loops) or "1"
 
 
-def _iterations(c: Call) -> tuple[str, ...]:
+def iterations(c: Call) -> tuple[str, ...]:
     """Every so-manieth of them for a thread; the one whose number it has for a team."""
     split: list[str] = []
     for name, lo, hi in reversed(c.loops):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from moapipe.errors import TargetError
 from moapipe.targets.c import C
 from moapipe.targets.cuda import CUDA
+from moapipe.targets.directive import DIRECTIVES
 from moapipe.targets.fortran import FORTRAN
 from moapipe.targets.hip import HIP
 from moapipe.targets.isa import element_bytes, isa_named
 from moapipe.targets.opencl import OPENCL
 from moapipe.targets.target import Target
 
-TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA, HIP, OPENCL)}
+TARGETS: dict[str, Target] = {t.name: t for t in (C, FORTRAN, CUDA, HIP, OPENCL, *DIRECTIVES)}
 
 
 def target_named(name: str) -> Target:
@@ -27,3 +28,7 @@ def flags(target: str, isa: str, dtype: str) -> tuple[str, ...]:
     element_bytes(dtype)
     march = (f"-march={machine.march}",) if machine.march else ()
     return (*row.flags, *march, *machine.wide) if row.device is None else (*row.flags, *(flag for _, flag in row.architectures[:1]))
+
+
+PAIRS: tuple[tuple[str, str], ...] = tuple((c.name, f.name) for c, f in zip(DIRECTIVES[::2], DIRECTIVES[1::2], strict=True))
+"""The same directives in C and in Fortran."""

@@ -114,7 +114,8 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines.
-    `private`: serial statements use private arrays, those of the first thread. `updated`: inputs that are written in place."""
+    `private`: serial statements use private arrays, those of the first thread. `updated`: inputs that are written in place.
+    `extents`: elements of every buffer and of `work`, as written expressions."""
 
     symbol: str
     inputs: tuple[str, ...]
@@ -124,7 +125,8 @@ class Entry:
     indices: tuple[str, ...]
     private: bool
     lines: tuple[str, ...]
-    updated: frozenset[str] = frozenset()
+    updated: frozenset[str]
+    extents: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class Target:
     listing    for a GPU: the dialect of the listing that the compiler writes (lab/binary.py), and its flags
     launch     for a GPU: how a call is launched, which the manifest tells to whoever launches without the text's own entry point
     team       for a GPU: how thread loops are written; a language without refuses them
+    compilers  for directives: each compiler that takes the text, and its flags
     hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -202,6 +205,12 @@ class Target:
     launch: Callable[[Call], Launch] | None = None
     team: Team | None = None
     environment: tuple[str, ...] = ()
+    compilers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def offloads(self) -> bool:
+        """Directives move the loops to a device, which is the host's processor where there is no other."""
+        return bool(self.compilers)
 
 
 @dataclass(frozen=True, slots=True)
