@@ -139,7 +139,7 @@ VARIANTS = [(name, variant) for name in names(ROOT) for variant in scan(name, RO
 def test_every_variant_has_bounds_that_hold_what_must_move_and_no_update_is_shared_in_secret(name, variant):
     file = load(name, ROOT)
     form = next(f for f in file.forms if f in (file.variant(variant).forms or file.forms))
-    k = derive(Build(name, form, variant, "c", "avx2", "f64"), ROOT).schedule.kernel
+    k = derive(Build(name, form, variant, file.variant(variant).targets[0], "avx2", "f64"), ROOT).schedule.kernel
     sizes = sizes_at(file, {p: {"B": 2, "d": 64}.get(p, 96) for p in file.parameters})
     found, c = launches(k, sizes, 8, A100), count(k, sizes, 8)
     assert sum(x.read[0] for x in found) >= c.footprint_read_bytes and sum(x.written[0] for x in found) >= c.footprint_written_bytes
