@@ -10,7 +10,7 @@ from moapipe.lab.library import run
 from moapipe.lab.yardstick import BLOCK, STORES, at_elements, compiled, moving, nest
 from moapipe.loops import interpret
 from moapipe.loops.cost import count
-from moapipe.loops.onf import verify
+from moapipe.loops.soundness import verify
 from moapipe.machine.rate import WAYS
 from moapipe.machine.topology import native_isa
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from moapipe.algebra.dnf import Dnf, Normal
@@ -69,7 +70,7 @@ def retarget(make, name, only=Assign | Accumulate, **change):
     """A kernel with the leaves of a definition changed."""
 
     def edit(s):
-        return (type(s)(**{**{f: getattr(s, f) for f in s.__slots__}, **change}),) if isinstance(s, only) and s.name == name else (s,)
+        return (replace(s, **change),) if isinstance(s, only) and s.name == name else (s,)
 
     def build():
         k = make()
@@ -124,7 +125,7 @@ def retarget_first(make, name, **change):
         def edit(s):
             if isinstance(s, Assign) and s.name == name and not done:
                 done.append(s)
-                return (Assign(**{**{f: getattr(s, f) for f in s.__slots__}, **change}),)
+                return (replace(s, **change),)
             return (s,)
 
         return Kernel(k.name, k.sizes, k.arrays, map_statements(k.body, edit))

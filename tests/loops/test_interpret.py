@@ -13,7 +13,8 @@ from moapipe.algebra.index import evaluate
 from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
 from moapipe.loops.interpret import QUICK, run
-from moapipe.loops.onf import Accumulate, Alloc, Assign, Kernel, verify
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Kernel
+from moapipe.loops.soundness import verify
 from moapipe.loops.tally import Access, Touch
 
 

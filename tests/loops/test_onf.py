@@ -7,7 +7,8 @@ from tests.loops.nests import array, loop, ref
 
 from moapipe.algebra.scalar import scalar
 from moapipe.errors import LiftError
-from moapipe.loops.onf import Alloc, Assign, Kernel, verify
+from moapipe.loops.onf import Alloc, Assign, Kernel
+from moapipe.loops.soundness import verify
 
 ARRAYS = (array("C", "output", "n"), array("t", "private", "n"))
 STORE, COPY = Assign(ref("t", "i"), scalar(1.0), (), "t"), Assign(ref("C", "i"), ref("t", "i"), (), "C")

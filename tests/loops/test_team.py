@@ -10,7 +10,8 @@ from tests.loops.test_lift_alone import last
 
 from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
-from moapipe.loops.onf import Accumulate, Alloc, Assign, If, Kernel, verify
+from moapipe.loops.onf import Accumulate, Alloc, Assign, If, Kernel
+from moapipe.loops.soundness import verify
 from moapipe.loops.team import barriers, check, collapsed, crews, owned, regions, threads
 
 TILE = last("a tile by a team").kernel

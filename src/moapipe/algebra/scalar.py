@@ -16,6 +16,7 @@ from operator import is_
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+N = TypeVar("N")
 SHARED = 1 << 17
 """Answers that a `shared` function remembers before it starts afresh."""
 
@@ -77,17 +78,23 @@ Scalar = Num | Var | Op | Ref | Fold
 Like = Scalar | int | float | str
 
 
-def memoised(f: Callable[[Scalar], T]) -> Callable[[Scalar], T]:
+def remembered(node: Any) -> dict[str, Any]:
+    """What was found for a node that has a `memo`."""
+    if node.memo is None:
+        object.__setattr__(node, "memo", {})
+    return node.memo  # type: ignore[no-any-return]
+
+
+def memoised(f: Callable[[N], T]) -> Callable[[N], T]:
     """`f`, which must be pure, computed once a node. By node and not by structure: Num(1) equals Num(1.0), but not in text."""
     key = f.__name__
 
-    def found(e: Scalar) -> T:
+    def found(e: N) -> T:
         if isinstance(e, Num | Var):
             return f(e)
-        memo = e.memo
+        memo = e.memo  # type: ignore[attr-defined]
         if memo is None:
-            memo = {}
-            object.__setattr__(e, "memo", memo)
+            memo = remembered(e)
         try:
             return memo[key]  # type: ignore[no-any-return]
         except KeyError:

@@ -1,4 +1,4 @@
-"""In: scalar expressions. Out: the operational normal form: a closed set of loop-nest nodes, walkers, `show`, `verify`.
+"""In: scalar expressions. Out: the operational normal form: a closed set of loop-nest nodes, walkers, `show`.
 
 The naive form is fully distributed: one perfect nest a leaf. Lifts fuse and reshape; they never split statements apart.
 An array's layout is the order and the extents of its index tuple, so γ stays row-major on `Array.shape`.
@@ -7,18 +7,20 @@ An array's layout is the order and the extents of its index tuple, so γ stays r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Literal, assert_never
+from typing import Any, Literal, TypeVar, assert_never
 
 from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Ref, Scalar, Var, references, rewrite, substitute, text, variables
+from moapipe.algebra.scalar import Ref, Scalar, Var, memoised, references, rewrite, substitute, text, variables
 from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register", "shared"]
 Kind = Literal["serial", "parallel", "thread", "unroll", "lane"]
 Schedule = Literal["static", "dynamic", "paired"]
+Memo = dict[str, Any] | None
+"""What pure functions found for a statement (`algebra.scalar.memoised`): lifts keep the statements that they do not touch."""
 LOCAL: tuple[Space, ...] = ("shared", "private", "register")
 """Spaces whose arrays are born at an Alloc: every iteration of a parallel loop has its own."""
 CHIP: tuple[Space, ...] = ("shared", "register")
@@ -64,6 +66,7 @@ class Loop:
     kind: Kind = "serial"
     schedule: Schedule = "static"
     mark: str = ""
+    memo: Memo = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class If:
 
     condition: Scalar
     body: tuple[Stmt, ...]
+    memo: Memo = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Alloc:
     """A shared, private or register array begins to live here, undefined; its scope is the rest of the enclosing body."""
 
     array: str
+    memo: Memo = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class Assign:
     where: tuple[Scalar, ...] = ()
     name: str = ""
     ahead: tuple[Ref, ...] = ()
+    memo: Memo = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,13 @@ class Accumulate:
     name: str = ""
     ahead: tuple[Ref, ...] = ()
     atomic: bool = False
+    memo: Memo = field(default=None, init=False, repr=False, compare=False)
 
 
 Leaf = Assign | Accumulate
 Stmt = Loop | If | Alloc | Assign | Accumulate
 Body = tuple[Stmt, ...]
+Inner = TypeVar("Inner", bound="Loop | If")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +172,43 @@ def statements(body: Body) -> Iterator[Stmt]:
 def expressions(body: Body) -> Iterator[Scalar]:
     """Every bound, condition, guard, target and value."""
     for s in statements(body):
-        match s:
-            case Loop():
-                yield from (s.lo, s.hi)
-            case If():
-                yield s.condition
-            case Assign() | Accumulate():
-                yield from (s.target, s.value, *s.where)
-            case Alloc():
-                pass
-            case _:
-                assert_never(s)
+        yield from _own(s)
 
 
-def map_statements(body: Body, f: Callable[[Stmt], Body]) -> Body:
-    """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay."""
+def _own(s: Stmt) -> tuple[Scalar, ...]:
+    match s:
+        case Loop():
+            return (s.lo, s.hi)
+        case If():
+            return (s.condition,)
+        case Assign() | Accumulate():
+            return (s.target, s.value, *s.where)
+        case Alloc():
+            return ()
+
+
+def map_statements(body: Body, f: Callable[[Stmt], Body], of: str = "") -> Body:
+    """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay. With `of`, what does
+    not mention that name is left alone."""
     out: list[Stmt] = []
     for s in body:
+        if of and of not in mentions(s):
+            out.append(s)
+            continue
         if isinstance(s, Loop | If):
-            inner = map_statements(s.body, f)
-            s = s if inner is s.body else replace(s, body=inner)
+            s = with_body(s, map_statements(s.body, f, of))
         out += f(s)
-    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
+    return body if same(out, body) else tuple(out)
+
+
+def with_body(s: Inner, body: Body) -> Inner:
+    """`s` around another body; `s` itself when it is the same, so that what was found for it is not lost."""
+    return s if same(s.body, body) else replace(s, body=body)
+
+
+def same(p: Sequence[Stmt], q: Sequence[Stmt]) -> bool:
+    """The same statements, as objects."""
+    return len(p) == len(q) and all(map(is_, p, q))
 
 
 def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
@@ -198,8 +221,8 @@ def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
     return leaf if same else replace(leaf, target=target, value=value, where=where, ahead=ahead)
 
 
-def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
-    """Apply `f` to every expression: bounds, conditions, guards, targets and values."""
+def map_expressions(body: Body, f: Callable[[Scalar], Scalar], of: str = "") -> Body:
+    """Apply `f` to every expression: bounds, conditions, guards, targets and values; `of` as in `map_statements`."""
 
     def go(s: Stmt) -> Body:
         match s:
@@ -214,7 +237,7 @@ def map_expressions(body: Body, f: Callable[[Scalar], Scalar]) -> Body:
             case Alloc():
                 return (s,)
 
-    return map_statements(body, go)
+    return map_statements(body, go, of)
 
 
 def map_references(e: Scalar, f: Callable[[Ref], Scalar]) -> Scalar:
@@ -230,26 +253,67 @@ def rename_variables(body: Body, names: dict[str, str]) -> Body:
 
 def written(body: Body) -> frozenset[str]:
     """Arrays that some leaf writes."""
-    return frozenset(leaf.target.array for leaf, _, _ in leaves(body))
+    return frozenset().union(*map(_written, body))
+
+
+@memoised
+def _written(s: Stmt) -> frozenset[str]:
+    match s:
+        case Loop() | If():
+            return written(s.body)
+        case Assign() | Accumulate():
+            return frozenset((s.target.array,))
+        case Alloc():
+            return frozenset()
 
 
 def read(body: Body) -> frozenset[str]:
     """Arrays that some leaf reads, or a bound around it; an accumulation reads its target."""
-    out: set[str] = set()
-    for leaf, loops, conditions in leaves(body):
-        for e in (leaf.value, *leaf.where, *conditions, *(bound for l in loops for bound in (l.lo, l.hi))):
-            out |= {r.array for r in references(e)}
-        if isinstance(leaf, Accumulate):
-            out.add(leaf.target.array)
-    return frozenset(out)
+    return frozenset().union(*map(_read, body))
+
+
+@memoised
+def _read(s: Stmt) -> frozenset[str]:
+    match s:
+        case Loop() | If():
+            return read(s.body) | (_arrays(_own(s)) if _definitions(s) else frozenset())
+        case Assign() | Accumulate():
+            folded = (s.target.array,) if isinstance(s, Accumulate) else ()
+            return _arrays((s.value, *s.where)).union(folded)
+        case Alloc():
+            return frozenset()
+
+
+def _arrays(parts: tuple[Scalar, ...]) -> frozenset[str]:
+    return frozenset(r.array for e in parts for r in references(e))
 
 
 def definitions(body: Body) -> frozenset[str]:
     """Names of the definitions that have a leaf here."""
-    return frozenset(leaf.name for leaf, _, _ in leaves(body))
+    return frozenset().union(*map(_definitions, body))
 
 
-# ------------------------------------------------------------------ show, hash, verify
+@memoised
+def _definitions(s: Stmt) -> frozenset[str]:
+    match s:
+        case Loop() | If():
+            return definitions(s.body)
+        case Assign() | Accumulate():
+            return frozenset((s.name,))
+        case Alloc():
+            return frozenset()
+
+
+@memoised
+def mentions(s: Stmt) -> frozenset[str]:
+    """Every array and variable that a statement mentions or binds."""
+    parts = (*_own(s), *s.ahead) if isinstance(s, Leaf) else _own(s)
+    mine = {s.var} if isinstance(s, Loop) else {s.array} if isinstance(s, Alloc) else set()
+    inner = s.body if isinstance(s, Loop | If) else ()
+    return _arrays(parts).union(mine, *map(variables, parts), *map(mentions, inner))
+
+
+# ------------------------------------------------------------------ show, hash
 
 _SIGN = {"sum": "+=", "max": "max=", "min": "min=", "product": "*="}
 
@@ -289,54 +353,3 @@ def _show_body(body: Body, depth: int, lines: list[str]) -> None:
 def onf_hash(k: Kernel) -> str:
     """16 hex digits that name this loop nest: the same for every language that is written from it."""
     return hashlib.sha256(show(k).encode()).hexdigest()[:16]
-
-
-def verify(k: Kernel) -> None:
-    """Every array is declared once, every variable bound, ranks agree; every local array is allocated before use, and by the
-    thread that uses it: inside the parallel loops around the use.
-
-    Raises LiftError naming the offender: a lift that produces such a kernel is wrong.
-    """
-    names = [a.name for a in k.arrays]
-    if len(set(names)) != len(names):
-        raise LiftError(f"arrays declared twice: {sorted({n for n in names if names.count(n) > 1})}", where=k.name)
-    given = frozenset(a.name for a in k.arrays if a.space in ("input", "output", "workspace"))
-    _verify_body(k, k.body, frozenset(k.sizes), given)
-
-
-def _verify_body(k: Kernel, body: Body, bound: frozenset[str], live: frozenset[str]) -> None:
-    for s in body:
-        match s:
-            case Loop():
-                _check_scope(k, (s.lo, s.hi), bound, live, f"bounds of {s.var}")
-                if s.var in bound:
-                    raise LiftError(f"loop variable {s.var} is already bound", where=k.name)
-                inside = live - _local(k) if s.kind == "parallel" else live
-                _verify_body(k, s.body, bound | {s.var}, inside)
-            case If():
-                _check_scope(k, (s.condition,), bound, live, "condition")
-                _verify_body(k, s.body, bound, live)
-            case Alloc():
-                k.array(s.array)
-                live = live | {s.array}
-            case Assign() | Accumulate():
-                _check_scope(k, (s.target, s.value, *s.where, *s.ahead), bound, live, f"leaf of {s.name}")
-            case _:
-                assert_never(s)
-
-
-def _local(k: Kernel) -> frozenset[str]:
-    """Every iteration has its own of these: what was allocated outside of a parallel loop does not exist inside."""
-    return frozenset(a.name for a in k.arrays if a.space in LOCAL)
-
-
-def _check_scope(k: Kernel, parts: tuple[Scalar, ...], bound: frozenset[str], live: frozenset[str], what: str) -> None:
-    for e in parts:
-        if not variables(e) <= bound:
-            loose = variables(e) - bound
-            raise LiftError(f"{what} uses {sorted(loose)}, which no loop binds", where=k.name)
-        for r in references(e):
-            if r.array not in live:
-                raise LiftError(f"{what} touches {r.array} before it is allocated", where=k.name, hint="a private array is allocated inside the parallel loop that uses it")
-            if len(r.index) != len(k.array(r.array).shape):
-                raise LiftError(f"{what} indexes {r.array} with {len(r.index)} of {len(k.array(r.array).shape)} axes", where=k.name)

@@ -14,7 +14,8 @@ from typing import Literal
 from moapipe.algebra.index import add, maximum, multiply, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
 from moapipe.errors import TargetError
-from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, verify, written
+from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, written
+from moapipe.loops.soundness import verify
 from moapipe.loops.team import barriers, collapsed, threads
 from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer

@@ -39,6 +39,7 @@ from moapipe.loops.onf import (
     map_references,
     map_statements,
     rename_variables,
+    with_body,
     written,
 )
 
@@ -242,7 +243,7 @@ def privatise(k: Kernel, *, definition: str, lane: str, at: str) -> Kernel:
                 out += (*before, loop, *after)
                 done.append(array)
             elif isinstance(s, Loop | If):
-                out.append(replace(s, body=go(s.body)))
+                out.append(with_body(s, go(s.body)))
             else:
                 out.append(s)
         return tuple(out)
@@ -269,7 +270,7 @@ def _privatised(a: Array, loop: Loop, definition: str, lane: str, part: str) -> 
         out: list[Stmt] = []
         for s in body:
             if isinstance(s, Loop | If):
-                out.append(replace(s, body=go(s.body)))
+                out.append(with_body(s, go(s.body)))
             elif isinstance(s, Leaf) and s.target.array == definition:
                 out += _widened(s, definition, lanes, widen)
             elif isinstance(s, Leaf) and definition in {r.array for r in references(s.value)}:

@@ -36,9 +36,11 @@ from moapipe.loops.onf import (
     definitions,
     leaves,
     map_statements,
+    mentions,
     read,
     rename_variables,
     statements,
+    with_body,
     written,
 )
 
@@ -68,7 +70,7 @@ def split(k: Kernel, *, axis: str, by: int, outer: str, inner: str, only: Names 
             body = map_statements(body, lambda q: (replace(q, where=(*q.where, guard)),) if isinstance(q, Leaf) else (q,))
         return (Loop(outer, _ZERO, ceil_div(extent, by), (Loop(inner, _ZERO, _number(by), body),)),)
 
-    body = map_chosen(k.body, lambda s, _: s.var == axis and some_of(s.body, only), cut)
+    body = map_chosen(k.body, axis, lambda s, _: some_of(s.body, only), cut)
     if not found:
         raise refusal("split", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
@@ -91,7 +93,7 @@ def reorder(k: Kernel, *, order: Names, only: Names = ()) -> Kernel:
         out: list[Stmt] = []
         for s in body:
             if not isinstance(s, Loop):
-                out.append(replace(s, body=go(s.body)) if isinstance(s, If) else s)
+                out.append(with_body(s, go(s.body)) if isinstance(s, If) else s)
                 continue
             loops, inner = chain(s)
             if not is_leaf_body(inner):
@@ -141,8 +143,11 @@ def fuse(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
     def go(body: Body, here: bool) -> Body:
         out: list[Stmt] = []
         for s in body:
+            if axis not in mentions(s):
+                out.append(s)
+                continue
             if isinstance(s, Loop | If) and not (isinstance(s, Loop) and s.var == axis):
-                s = replace(s, body=go(s.body, here or (isinstance(s, Loop) and s.var == within)))
+                s = with_body(s, go(s.body, here or (isinstance(s, Loop) and s.var == within)))
             at = next((i for i in reversed(range(len(out))) if _is_over(out[i], axis, only)), None)
             if at is None or not here or not _is_over(s, axis, only):
                 out.append(s)
@@ -208,7 +213,7 @@ def split_range(k: Kernel, *, axis: str, rest: str, at: Scalar | None = None, on
         above = replace(s, var=rest, lo=greatest(s.lo, end), body=rename_variables(s.body, {axis: rest}))
         return tuple(p for p in map(_discharged, (below, above)) if p.body)
 
-    body = map_chosen(k.body, lambda s, around: s.var == axis and some_of(s.body, only) and is_within(around, within), cut)
+    body = map_chosen(k.body, axis, lambda s, around: some_of(s.body, only) and is_within(around, within), cut)
     if not found:
         raise refusal("split_range", axis, f"no loop {axis} with a guard around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
@@ -233,7 +238,7 @@ def _discharged(loop: Loop) -> Loop:
                 inner = go(s.body, (*loops, s))
                 out += (replace(s, body=inner),) if inner else ()
             elif isinstance(s, If):
-                out.append(replace(s, body=go(s.body, loops)))
+                out.append(with_body(s, go(s.body, loops)))
             elif isinstance(s, Leaf):
                 if not any(never(w, loops) for w in s.where):
                     out.append(replace(s, where=tuple(w for w in s.where if not always(w, loops))))
@@ -255,7 +260,7 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
     def cut(s: Loop) -> Body:
         atoms = {w for leaf, _, _ in leaves(s.body) for w in leaf.where if axis in variables(w)}
         if not atoms:
-            return (replace(s, body=map_chosen(s.body, chosen, cut)),)
+            return (with_body(s, map_chosen(s.body, axis, chosen, cut)),)
         if any(set(leaf.where) & atoms != atoms for leaf, _, _ in leaves(s.body)):
             raise refusal("clip", axis, f"the leaves of {listed(definitions(s.body))} have different guards on {axis}", "clip before fusing")
         lo, hi = s.lo, s.hi
@@ -269,9 +274,9 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
         return (_discharged(replace(s, lo=lo, hi=hi)),)
 
     def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
-        return s.var == axis and all_of(s.body, only) and is_within(around, within)
+        return all_of(s.body, only) and is_within(around, within)
 
-    body = map_chosen(k.body, chosen, cut)
+    body = map_chosen(k.body, axis, chosen, cut)
     if not found:
         raise refusal("clip", axis, f"no guard on {axis} in {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
@@ -297,7 +302,7 @@ def reverse(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:
         found.append(s)
         return (replace(s, body=replaced(s.body, {axis: subtract(add(s.lo, s.hi), add(axis, 1))})),)
 
-    body = map_chosen(k.body, lambda s, _: s.var == axis and some_of(s.body, only), turn)
+    body = map_chosen(k.body, axis, lambda s, _: some_of(s.body, only), turn)
     if not found:
         raise refusal("reverse", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
@@ -325,9 +330,9 @@ def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = ""
         return (replace(s, kind=kind, schedule=schedule),)
 
     def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
-        return s.var == axis and some_of(s.body, only) and s.kind == "serial" and is_within(around, within)
+        return some_of(s.body, only) and s.kind == "serial" and is_within(around, within)
 
-    body = map_chosen(k.body, chosen, mark)
+    body = map_chosen(k.body, axis, chosen, mark)
     if not found:
         raise refusal("bind", axis, f"no serial loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)

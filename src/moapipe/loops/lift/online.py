@@ -33,6 +33,7 @@ from moapipe.loops.onf import (
     map_references,
     map_statements,
     read,
+    with_body,
     written,
 )
 
@@ -62,7 +63,7 @@ def online(k: Kernel, *, axis: str, maximum: str, weights: str, folds: Names, sh
     def go(body: Body) -> Body:
         loops = [s for s in body if isinstance(s, Loop) and s.var == axis]
         if len(loops) < 2 or maximum not in definitions(tuple(loops)):
-            return tuple(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s for s in body)
+            return tuple(with_body(s, go(s.body)) if isinstance(s, Loop | If) else s for s in body)
         done.append(axis)
         return _fused_online(k, body, loops, axis, maximum, weights, folds, shift)
 

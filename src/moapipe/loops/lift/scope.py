@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from moapipe.algebra.index import is_index, simplify
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, references, substitute, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, rebuild, references, substitute, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.legal import always
 from moapipe.loops.onf import (
@@ -27,8 +27,11 @@ from moapipe.loops.onf import (
     leaves,
     map_expressions,
     map_statements,
+    mentions,
     read,
+    same,
     statements,
+    with_body,
     written,
 )
 
@@ -100,7 +103,7 @@ def chain(s: Stmt) -> tuple[tuple[Loop, ...], Body]:
 def nest(loops: Sequence[Loop], body: Body) -> Body:
     """Put `body` inside loops like `loops`, outermost first."""
     for l in reversed(loops):
-        body = (replace(l, body=body),)
+        body = (with_body(l, body),)
     return body
 
 
@@ -121,34 +124,37 @@ def replaced(body: Body, by: dict[str, Scalar]) -> Body:
 def tidied(e: Scalar) -> Scalar:
     """Simplify indices and comparisons of indices inside an expression, and nothing else: floating-point arithmetic stays."""
     match e:
-        case Ref(array, index):
-            return Ref(array, tuple(simplify(i) for i in index))
-        case Op("<" | "<=" | "==" as name, args) if is_index(e):
-            return Op(name, tuple(simplify(a) for a in args))
-        case Op(name, args):
-            return Op(name, tuple(tidied(a) for a in args))
+        case Ref():
+            return rebuild(e, tuple(map(simplify, e.index)))
+        case Op("<" | "<=" | "==") if is_index(e):
+            return rebuild(e, tuple(map(simplify, e.args)))
+        case Op():
+            return rebuild(e, tuple(map(tidied, e.args)))
         case _:
             return e
 
 
-def map_chosen(body: Body, chosen: Callable[[Loop, tuple[Loop, ...]], bool], f: Callable[[Loop], Body], around: tuple[Loop, ...] = ()) -> Body:
-    """Replace every loop that `chosen(loop, enclosing loops)` accepts, outermost first; inside a replaced loop nothing else changes."""
+def map_chosen(
+    body: Body, axis: str, chosen: Callable[[Loop, tuple[Loop, ...]], bool], f: Callable[[Loop], Body], around: tuple[Loop, ...] = ()
+) -> Body:
+    """Replace every loop over `axis` that `chosen(loop, enclosing loops)` accepts, outermost first; inside a replaced loop nothing else
+    changes."""
     out: list[Stmt] = []
     for s in body:
         match s:
-            case Loop() if chosen(s, around):
+            case _ if axis not in mentions(s):
+                out.append(s)
+            case Loop() if s.var == axis and chosen(s, around):
                 out += f(s)
-            case Loop():
-                out.append(replace(s, body=map_chosen(s.body, chosen, f, (*around, s))))
-            case If():
-                out.append(replace(s, body=map_chosen(s.body, chosen, f, around)))
+            case Loop() | If():
+                out.append(with_body(s, map_chosen(s.body, axis, chosen, f, (*around, s) if isinstance(s, Loop) else around)))
             case _:
                 out.append(s)
-    return tuple(out)
+    return body if same(out, body) else tuple(out)
 
 
 def without_alloc(body: Body, array: str) -> Body:
-    return map_statements(body, lambda s: () if isinstance(s, Alloc) and s.array == array else (s,))
+    return map_statements(body, lambda s: () if isinstance(s, Alloc) and s.array == array else (s,), array)
 
 
 def only_leaf(body: Body, name: str, lift: str) -> tuple[Leaf, tuple[Loop, ...]]:
@@ -191,7 +197,7 @@ def after_nest(body: Body, leaf: Leaf, new: Body) -> Body:
         _, inner = chain(s)
         here = is_leaf_body(inner) and any(q is leaf for q in inner)
         if isinstance(s, Loop | If) and not here:
-            s = replace(s, body=after_nest(s.body, leaf, new))
+            s = with_body(s, after_nest(s.body, leaf, new))
         out += (s, *new) if here else (s,)
     return tuple(out)
 

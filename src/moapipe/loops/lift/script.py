@@ -24,7 +24,8 @@ from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
 from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
-from moapipe.loops.onf import Kernel, Loop, definitions, statements, verify
+from moapipe.loops.onf import Kernel, Loop, definitions, statements
+from moapipe.loops.soundness import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ def _integer(v: Any, where: str, params: Mapping[str, int]) -> int:
 
 def _names(v: Any, k: Kernel) -> Names:
     """A name or a list; a name that ends in `?` counts only where the kernel has such a definition, loop or array."""
-    names = [v] if isinstance(v, str) else list(v)
+    names = [str(n) for n in ([v] if isinstance(v, str) else v)]
+    if not any(n.endswith("?") for n in names):
+        return tuple(names)
     present = definitions(k.body) | {s.var for s in statements(k.body) if isinstance(s, Loop)} | {a.name for a in k.arrays}
-    return tuple(str(n).removesuffix("?") for n in names if not str(n).endswith("?") or str(n)[:-1] in present)
+    return tuple(n.removesuffix("?") for n in names if not n.endswith("?") or n[:-1] in present)

@@ -37,6 +37,7 @@ from moapipe.loops.onf import (
     map_statements,
     read,
     statements,
+    with_body,
 )
 from moapipe.loops.team import owned, owners
 
@@ -73,7 +74,7 @@ def _contracted(k: Kernel, array: str) -> Kernel:
             return r
         return Ref(array, tuple(subtract(_inner(r.index[d], outer), windows[d][0]) for d in kept))
 
-    body = map_expressions(k.body, lambda e: map_references(e, narrow))
+    body = map_expressions(k.body, lambda e: map_references(e, narrow), array)
     shape = tuple(add(subtract(windows[d][1], windows[d][0]), 1) for d in kept)
     body = _allocated(without_alloc(body, array), tuple(l.var for l in common), array)
     return with_arrays(k, body, change=(replace(a, shape=shape, space="private"),))
@@ -127,7 +128,7 @@ def _allocated(body: Body, path: Names, array: str) -> Body:
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop) and s.var == path[0] and any(True for _ in accesses((s,), array)):
-            s = replace(s, body=_allocated(s.body, path[1:], array))
+            s = with_body(s, _allocated(s.body, path[1:], array))
         out.append(s)
     return tuple(out)
 

@@ -25,6 +25,7 @@ from moapipe.loops.onf import (
     leaves,
     map_statements,
     read,
+    with_body,
     written,
 )
 
@@ -70,7 +71,7 @@ def register_tile(
                 out += _tiled(tile, name, init, partial, mark)
             else:
                 deeper = (*around, s) if isinstance(s, Loop) else around
-                out.append(replace(s, body=go(s.body, deeper)) if isinstance(s, Loop | If) else s)
+                out.append(with_body(s, go(s.body, deeper)) if isinstance(s, Loop | If) else s)
         return tuple(out)
 
     body = go(k.body)
@@ -181,7 +182,7 @@ def sink_scale(k: Kernel, *, array: str) -> Kernel:
                             return new
                 case _:
                     pass
-        return tuple(replace(s, body=go(s.body)) if isinstance(s, Loop | If) else s for s in body)
+        return tuple(with_body(s, go(s.body)) if isinstance(s, Loop | If) else s for s in body)
 
     body = go(k.body)
     if not done:
