@@ -147,7 +147,12 @@ run) exec nsenter --mount="/proc/$(cat "$DIR/run/slurmctld.pid")/ns/mnt" --wd="$
 fail) fail "$3" ;;
 revive)
     enter "$0" daemon "$DIR" "$3"
-    enter scontrol update nodename="$3" state=resume
+    for _ in $(seq 200); do # the controller takes a node back by itself when its daemon comes to it, unless it was called down before
+        [ "$(enter sinfo -h -n "$3" -o '%T' | sort -u)" = idle ] && exit 0
+        enter scontrol update nodename="$3" state=resume 2>/dev/null || true
+        sleep 0.1
+    done
+    exit 1
     ;;
 daemon) daemon "$3" ;;
 *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.synthetic import dataset
 
 from moapipe import cli
 from moapipe.cli import VERBS, axis, library, measurement, text
 from moapipe.errors import ConfigError
-from moapipe.lab import experiment
+from moapipe.lab import experiment, record
 from moapipe.lab.place import predicted, recorded
+from moapipe.report.metrics import frame
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(sys.executable).parent / "moapipe"
@@ -241,6 +243,19 @@ def test_a_measured_group_says_how_long_the_others_take(tmp_path, monkeypatch) -
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
     assert measurement.remaining(e, first, 60.0) == ""
+
+
+def test_datasets_of_several_machines_become_one(tmp_path) -> None:
+    """As of two clusters' archives: the machine is a coordinate, and what was not measured somewhere says why."""
+    for machine in ("anvil", "delta"):
+        record.write(dataset(machine, sizes=(512,)), tmp_path / f"{machine}.nc")
+    done = run("join", "anvil.nc", "delta.nc", "--out", "both.nc", cwd=tmp_path)
+    assert done.returncode == 0 and "of anvil, delta: both.nc" in done.stdout, done.stderr
+    rows = frame(record.read(tmp_path / "both.nc"))
+    assert set(rows["machine"]) == {"anvil", "delta"}
+    assert (rows.loc[rows["median_seconds"].isna(), "explanation"] != "").all() and rows["median_seconds"].isna().any()
+    twice = run("join", "anvil.nc", "both.nc", cwd=tmp_path)
+    assert twice.returncode == 2 and "appears 2 times" in twice.stderr
 
 
 def test_show_costs_prints_the_published_forms_of_all_kernels_or_of_one() -> None:

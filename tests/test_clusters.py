@@ -302,6 +302,20 @@ def test_a_module_that_does_not_load_is_one_message() -> None:
         module.loaded(["gcc/0.0"])
 
 
+# ------------------------------------------------------------------ what docs/clusters.md promises
+
+
+def test_every_acceptance_scenario_names_tests_that_exist() -> None:
+    """Thirteen rows, each with at least one test."""
+    rows = re.findall(r"^\| (\d+) \| .*? \| (.*) \|$", (ROOT / "docs/clusters.md").read_text(), re.MULTILINE)
+    assert [int(n) for n, _ in rows] == list(range(1, 14))
+    for number, where in rows:
+        named = re.findall(r"`(tests/[\w/.]+)::(\w+)`", where)
+        assert named, number
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
 # ------------------------------------------------------------------ a machine file that is not right
 
 WRONG = {

@@ -54,8 +54,8 @@ VARIANTS = "\n".join(f"{name}: {{about: {name}, targets: [c]}}" for name in FAUL
 GROUP = Group("twice", "plain", "f64")
 
 
-def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6, yardsticks="[]"):
-    return (f"isa: avx2\nthreads: {list(threads)}\nlaunches: 3\nsamples: 20\ntime_box_s: {box}\nbaseline: {baseline}\n"
+def settings(variants, n=(40,), threads=(1,), baseline="false", box=0.6, yardsticks="[]", more=""):
+    return (f"{more}\nisa: avx2\nthreads: {list(threads)}\nlaunches: 3\nsamples: 20\ntime_box_s: {box}\nbaseline: {baseline}\n"
             f"kernels: {{twice: {{targets: [c], dtypes: [f64], variants: {list(variants)}, yardsticks: {yardsticks}, at: [{{n: {list(n)}}}]}}}}\n")
 
 
@@ -224,6 +224,23 @@ def test_only_the_points_that_noise_spoiled_are_measured_again(repository, monke
     assert np.array_equal(kept, before) and not np.array_equal(kept, other)
 
 
+def test_a_record_that_the_workflow_took_away_is_given_back_with_the_same_key_and_kept_with_another(repository):
+    """Snakemake removes an output before it runs the job again."""
+    repository.build("good")
+    e, said = repository.experiment(variants=["good"]), []
+    first = benching.bench(e, GROUP, said.append)
+    path = repository.root / place.recorded(e, GROUP)
+    before = path.read_bytes()
+    path.unlink()
+    other = repository.experiment(variants=["good"], n=(50,))
+    with pytest.raises(KeyboardInterrupt):
+        benching.bench(other, GROUP, lambda line: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert path.with_name("kept.nc").read_bytes() == before and not path.exists()
+    if "all_invalid" not in [status for status, _ in outcomes(first).values()]:
+        again = benching.bench(repository.experiment(variants=["good"]), GROUP, said.append)
+        assert "nothing to measure" in said[-1] and again.identical(first) and path.read_bytes() == before
+
+
 def test_a_record_that_was_taken_away_after_it_was_finished_comes_back(repository):
     """A workflow that takes a good job for a failed one removes what it wrote, or puts an older file there."""
     repository.build("good")
@@ -362,4 +379,4 @@ def test_an_interrupted_job_leaves_no_process_no_record_and_loses_no_finished_la
     assert not any("launch 1 of 3" in line for line in said)
     kept = [s[0] for s in finished["0/threads=1"]["0"]["samples"]]
     assert data["seconds"].values[0, 0, : len(kept)].tolist() == kept
-    assert sorted(p.name for p in target.parent.iterdir()) == ["journal.json", "record.nc"]
+    assert sorted(p.name for p in target.parent.iterdir()) == ["journal.json", "kept.nc", "record.nc"]

@@ -74,7 +74,7 @@ def said(tmp_path_factory) -> dict[str, list[str]]:
     nodes = [w for n in range(NODES) for w in ("-object", f"memory-backend-ram,id=m{n},size={MEGABYTES}M", "-numa",
                                                f"node,nodeid={n},cpus={n * each}-{n * each + each - 1},memdev=m{n}")]
     command = [QEMU, "-accel", "tcg", "-M", "q35", "-cpu", "max", "-m", str(NODES * MEGABYTES), "-smp", str(CPUS), *nodes, "-kernel", str(KERNEL),
-               "-initrd", f"{folder}/initrd", "-append", "console=ttyS0 quiet panic=-1 nokaslr transparent_hugepage=never", "-nographic",
+               "-initrd", f"{folder}/initrd", "-append", "console=ttyS0 quiet panic=-1 nokaslr transparent_hugepage=never numa_balancing=disable", "-nographic",
                "-no-reboot", "-nodefaults", "-serial", "stdio"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     out: dict[str, list[str]] = {"nodes": re.findall(r"NODE \S+/node(\d+ \S+)", done.stdout)}

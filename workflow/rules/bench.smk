@@ -1,11 +1,11 @@
 rule bench:
-    """All variants, languages and PyTorch of a group in turn, alone on the machine. `update`: an earlier record of the very same
-    builds, prediction and run axes stays, and a failed job loses nothing."""
+    """All variants, languages and PyTorch of a group in turn, alone on the machine. Snakemake takes the record away before; bench keeps
+    a copy, and gives it back where it is one of the very same builds, prediction and run axes."""
     input:
         lambda w: [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in builds_of(w)],
         f"{HERE}/predict/{GROUP}/prediction.json",
     output:
-        update(f"{HERE}/bench/{GROUP}/record.nc"),
+        f"{HERE}/bench/{GROUP}/record.nc",
     params:
         points=lambda w: experiment.run_digest(EXPERIMENT, group_of(w)),
         protocol=experiment.PROTOCOL,

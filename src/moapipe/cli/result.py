@@ -1,4 +1,4 @@
-"""The verbs that turn records into results: collect, chart, archive, evidence, table, bars."""
+"""The verbs that turn records into results: collect, chart, archive, evidence, table, bars, join."""
 
 from __future__ import annotations
 
@@ -120,6 +120,21 @@ def bars(experiment_name: Named = "config/bars.yaml", machine: axis.OnMachine = 
     print(bar.text(rows))
     if any(row.met is False for row in rows):
         raise typer.Exit(1)
+
+
+Datasets = Annotated[list[Path], typer.Argument(metavar="DATASET…", help="Files dataset.nc, of results or of archives (data/dataset.nc).")]
+Into = Annotated[Path, typer.Option("--out", help="The file to write.")]
+
+
+def join(datasets: Datasets, out: Into = Path("dataset.nc")) -> None:
+    """Put the cases of several datasets into one, the machine as a coordinate; what was not measured somewhere keeps its reason.
+
+    The same case of the same machine may stand in one of them only.
+    """
+    data = record.join([record.read(path) for path in datasets])
+    record.write(data, out)
+    machines = sorted(set(data["machine"].values.tolist()))
+    print(f"joined {data.sizes['case']} cases of {', '.join(machines)}: {out}")
 
 
 def page(e: Experiment) -> Path:

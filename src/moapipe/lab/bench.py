@@ -29,6 +29,7 @@ from moapipe.errors import RecordError
 from moapipe.lab import record
 from moapipe.lab.command import command
 from moapipe.lab.experiment import Experiment, Group
+from moapipe.lab.file import write_bytes
 from moapipe.lab.foresight import drifts, sight
 from moapipe.lab.journal import Journal
 from moapipe.lab.lock import alone
@@ -48,6 +49,7 @@ from moapipe.machine.seating import Arranged
 from moapipe.machine.topology import Topology
 
 Say = Callable[[str], None]
+KEPT = "kept.nc"        # the newest record that was finished: a workflow takes `record.nc` away before it runs a job again
 SLACK_S = 20.0          # beyond what a command should take, before its process counts as hanging
 PATIENCE = 30.0         # times what a command should take: a neighbour can slow spinning threads down by that much and more
 
@@ -93,9 +95,11 @@ def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
     """
     top = topology.probe()
     planned, place = plan(e, group, top), e.root / recorded(e, group)
-    if (old := _standing(place, planned.key)) is not None:
-        say(f"{group.path()}: the record of these builds stands; nothing to measure")
-        return old
+    for path in (place, place.with_name(KEPT)):
+        if (old := _standing(path, planned.key)) is not None:
+            say(f"{group.path()}: the record of these builds stands; nothing to measure")
+            write_bytes(place, path.read_bytes())
+            return old
     job = Job(e, planned, top, say, Journal.open(place.with_name("journal.json"), planned.key))
     if n := sum(any(rows) for rows in job.journal.launches.values()):
         say(f"{group.path()}: goes on after {n} finished launch{'es' * (n > 1)}")
@@ -104,7 +108,8 @@ def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
             _launches(job)
     cases = [_case(job, i, x) for i, x in enumerate(planned.entries)]
     data = record.make(cases, _attributes(job))
-    record.write(data, place)
+    record.write(data, place.with_name(KEPT))
+    write_bytes(place, place.with_name(KEPT).read_bytes())
     spoilt = {(x.point.label, x.arranged) for x, case in zip(planned.entries, cases, strict=True) if case.status == "all_invalid"}
     job.journal.forget([i for i, x in enumerate(planned.entries) if (x.point.label, x.arranged) in spoilt])
     job.journal.write()
