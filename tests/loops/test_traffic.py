@@ -52,6 +52,29 @@ def test_the_extremes(name, n):
 
 
 @pytest.mark.parametrize("name", NESTS)
+def test_what_stays_until_the_next_call_is_what_the_oracle_finds_in_its_second_pass(name):
+    """The second of two walks fetches nothing if all of it stays, and something otherwise."""
+    k = NESTS[name]
+    sizes = sizes_for(k, 9, 4)
+    trace, reuse = run(k, sizes, inputs_for(k, sizes), trace=True).trace, Reuse(k, sizes, 8, 8)
+    footprint = sum(a.read + a.allocated for a in simulate(k, trace, 8, 1 << 30, 8).values())
+    for room in {8, footprint // 2, footprint - 8, footprint, footprint + 8, 2 * footprint} - {0}:
+        once, twice = (simulate(k, trace * times, 8, room, 8) for times in (1, 2))
+        again = sum(twice[a].read + twice[a].allocated - once[a].read - once[a].allocated for a in once)
+        assert reuse.stays(room) == (again == 0), room
+
+
+def test_each_cache_must_hold_its_own_share_and_what_all_read():
+    """Two threads with a cache each: half of A and C, all of B."""
+    square = 64 * 64 * 8
+    two = Reuse(matmul(), {"n": 64}, 8, threads=2)
+    assert two.stays(2 * square) and not two.stays(2 * square - 64)
+    assert Reuse(matmul(), {"n": 64}, 8).stays(3 * square) and not Reuse(matmul(), {"n": 64}, 8).stays(3 * square - 64)
+    shared = Reuse(matmul(), {"n": 64}, 8, threads=2, sharers=2)
+    assert shared.stays(3 * square) and not shared.stays(3 * square - 64)
+
+
+@pytest.mark.parametrize("name", NESTS)
 def test_never_below_the_footprint(name):
     k = NESTS[name]
     sizes = sizes_for(k, 40, 8)

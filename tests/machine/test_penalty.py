@@ -22,7 +22,7 @@ def matrix(near=40e9, far=10e9):
 
 KNOWN = Locality(bandwidth=matrix(), latency={k: 1e-7 if v == 40e9 else 2.5e-7 for k, v in matrix().items()},
                  barrier={"threads=8 cores=1": 6e-5, "threads=8 cores=1 believed_cpus=128": 0.064, "threads=2": 5e-7})
-PREDICTION = Prediction(1.1e-3, 4e-4, 1e-3, 1e-4, "L3", {"L2": 1 << 22, "L3": 1 << 25}, {"L2": 1e11, "L3": (1 << 25) / 1e-3})
+PREDICTION = Prediction(1.1e-3, 4e-4, 1e-3, 1e-4, "L3", {"L2": 1 << 22, "L3": 1 << 25}, {"L2": 1e11, "L3": (1 << 25) / 1e-3}, moving={"L2": 4e-5, "L3": 1e-3})
 
 
 def nps4():

@@ -88,6 +88,14 @@ def test_the_slowest_level_counts_and_overlaps_with_work():
     assert p.traffic == {"L1": 400, "L2": 100} and p.bandwidth == {"L1": 40.0, "L2": 10.0}
 
 
+def test_nothing_passes_a_cache_that_still_holds_the_call_before():
+    past = {"L1": {"a": Traffic(400, 0, 0)}, "L2": {"a": Traffic(200, 0, 0)}}
+    cold, warm = (predict(counts({"tile": {"fma": 300}}), past, MACHINE, "f64", kept=kept) for kept in ((), {"L2"}))
+    assert (cold.slowest, cold.seconds, cold.moving) == ("L2", 20.0, {"L1": 10.0, "L2": 20.0})
+    assert (warm.slowest, warm.seconds, warm.moving) == ("L1", 10.0, {"L1": 10.0, "L2": 0.0})
+    assert warm.traffic == cold.traffic
+
+
 def test_streaming_stores_are_not_fetched_first():
     past = {"L2": {"out": Traffic(0, 160, 160)}}
     assert predict(counts({}), past, MACHINE, "f64").memory == 320 / 10

@@ -23,7 +23,7 @@ rule predict:
         f"{HERE}/predict/{GROUP}/prediction.json",
     params:
         points=lambda w: experiment.run_digest(EXPERIMENT, group_of(w)),
-        code=kernel.code_digest("machine/predict.py"),
+        code=kernel.code_digest("machine", "lab/forecast.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/predict/{GROUP}.log",
     resources:

@@ -107,9 +107,9 @@ def _numbers(nest: Kernel, point: Point, size: int, c: Calibration, top: Topolog
     cores = min(point.threads, len(arranged.places))
     counts = count(nest, point.sizes, size, threads=cores)
     streamed = frozenset(a.name for a in nest.arrays if a.stream)
-    whole = past(nest, point, size, c, arranged, top)
+    whole, kept = past(nest, point, size, c, arranged, top)
     parts = regions(nest) if len(counts.regions) > 1 else ()
-    result = predict(counts, whole, c, dtype, streamed=streamed, alone=[past(part, point, size, c, arranged, top) for part in parts])
+    result = predict(counts, whole, c, dtype, streamed=streamed, alone=[past(part, point, size, c, arranged, top)[0] for part in parts], kept=kept)
     result = placed(result, counts.barriers, arranged, top, c.locality)
     told = {"regions": counts.barriers, "penalty_ceiling": ceiling(top, c.locality), "stores": "stream" if streamed else "plain"}
     return {**_times(result), **_totals(counts), **_ceilings(c, dtype, cores), **told, "traffic_bytes": dict(result.traffic), "bandwidth": dict(result.bandwidth)}
@@ -128,16 +128,21 @@ def _on_device(nest: Kernel, point: Point, size: int, device: Device, dtype: str
     return {**_times(times), **_totals(counts), **told, "traffic_bytes": dict(times.traffic), "bandwidth": dict(times.bandwidth)}
 
 
-def past(nest: Kernel, point: Point, size: int, c: Calibration, arranged: Arranged, top: Topology) -> dict[str, dict[str, Traffic]]:
-    """Traffic past every cache of the machine, by array."""
+def past(
+    nest: Kernel, point: Point, size: int, c: Calibration, arranged: Arranged, top: Topology,
+) -> tuple[dict[str, dict[str, Traffic]], frozenset[str]]:
+    """Traffic past every cache of the machine, by array, of a first call; and the caches that hold all of it until the next call."""
     cores = min(point.threads, len(arranged.places))
     out: dict[str, dict[str, Traffic]] = {}
     reuses: dict[int, Reuse] = {}
+    kept = set()
     for level, capacity in c.capacity.items():
         sharers = top.sharers(level, arranged.places) if c.locality.topology else round(at(c.sharers[level], cores))
         reuse = reuses.setdefault(sharers, Reuse(nest, point.sizes, size, threads=cores, sharers=sharers))
         out[level] = reuse.past(capacity)
-    return out
+        if reuse.stays(capacity):
+            kept.add(level)
+    return out, frozenset(kept)
 
 
 def _times(p: Prediction) -> dict[str, Any]:

@@ -69,6 +69,13 @@ class Reuse:
         chunks = list(self._cut(self._kernel.body, (), lines))
         return {a: self._array(a, chunks, lines) for a in self._shapes}
 
+    def stays(self, capacity_bytes: int) -> bool:
+        """Whether all that a call touches is still in a cache of that capacity (of one instance) when the next such call begins: a cache
+        that replaces what was used longest ago keeps all of a walk that comes again, or nothing."""
+        pieces = tuple(p for s in _statements(self._kernel.body) for p in self._inside.get(id(s), ()))
+        held = sum(self._lines(a, pieces, (), "both") * self._spread(a, pieces, ()) for a in self._touched(pieces))
+        return held <= self._instances * (capacity_bytes // self._line)
+
     def _array(self, array: str, chunks: list[Chunk], lines: int) -> Traffic:
         """Chunk by chunk; neighbours between which the array's data stay are taken together."""
         read = allocated = written = 0.0

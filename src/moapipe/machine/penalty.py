@@ -53,8 +53,8 @@ def _slowest(arranged: Arranged, readers: Mapping[int, float], known: Locality) 
 def placed(p: Prediction, regions: int, arranged: Arranged, top: Topology, known: Locality) -> Prediction:
     """A prediction for compact threads on their own memory as it is under an arrangement: the farthest memory slower by the matrix,
     each region as long as its measured barrier."""
-    last = max(p.traffic, default="")
-    memory = max(p.memory, p.traffic[last] / p.bandwidth[last] * memory_factor(arranged, top, known)) if last else p.memory
+    last = max(p.moving, default="")
+    memory = max(p.memory, p.moving[last] * memory_factor(arranged, top, known)) if last else p.memory
     overhead = regions * region_seconds(arranged.asked, known, p.overhead / regions) if regions else p.overhead
     busy = max(p.seconds - p.overhead, memory)
     return replace(p, seconds=busy + overhead, memory=memory, overhead=overhead, slowest=last if memory > p.memory else p.slowest)

@@ -8,6 +8,7 @@
 * T_level: bytes past a cache ÷ the measured bandwidth of a copy in what lies beyond it, and what of them is fetched ÷ that of
   reading, the longer of the two. Within a region transfers overlap with work and with each other: the slowest counts (the roofline assumption; Williams et al., CACM 52(4), 2009, by levels as in Ilic et al., 2014).
   Across a barrier nothing overlaps. Traffic is that of the whole call, shared out to its regions as each would move it alone.
+  A call that follows one like it finds in a cache what all of that call left there: a level that holds everything lets nothing pass.
 * T_serial: work outside of regions, on one thread. T_overhead: one start and join of threads a region.
 
 No constant is fitted to a kernel. What misses is the model's to explain: docs/measuring.md lists what it leaves out.
@@ -15,8 +16,8 @@ No constant is fitted to a kernel. What misses is the model's to explain: docs/m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from moapipe.loops.tally import EXPONENTIALS, Counts
 from moapipe.loops.traffic import Traffic
@@ -39,7 +40,8 @@ operations' time (Fog, Instruction tables, Zen 4: vdivps zmm 5, vdivpd zmm 9, ag
 class Prediction:
     """Seconds of one call, and the parts: `compute`, `memory` (its regions' slowest levels; the slowest of the call is named),
     `overhead`; `traffic` bytes past each cache; `bandwidth` bytes a second of what lies beyond it; `parts` each region's seconds
-    within the core and its caches, and those of what comes from memory, the longer of which counts."""
+    within the core and its caches, and those of what comes from memory, the longer of which counts; `moving` seconds past each cache
+    of a call that follows one like it (`traffic` is that of a first call)."""
 
     seconds: float
     compute: float
@@ -49,17 +51,21 @@ class Prediction:
     traffic: Mapping[str, int]
     bandwidth: Mapping[str, float]
     parts: tuple[tuple[float, float], ...] = ()
+    moving: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict(
     counts: Counts, past: Past, calibration: Calibration, dtype: str, *, streamed: frozenset[str] = frozenset(), alone: Sequence[Past] = (),
+    kept: Container[str] = (),
 ) -> Prediction:
     """The time of one call. `past` is its traffic, `alone` that of each of its parallel regions by itself (none: one region, or
-    all alike), `streamed` the arrays whose stores stream past the caches. Threads are those of `counts`."""
+    all alike), `streamed` the arrays whose stores stream past the caches, `kept` the caches that hold all that a call touches until
+    the next one. Threads are those of `counts`."""
     moved = _total(past, streamed)
-    times = {level: _seconds(level, bytes_, calibration, counts.threads, bool(streamed)) for level, bytes_ in moved.items()}
+    first = {level: _seconds(level, bytes_, calibration, counts.threads, bool(streamed)) for level, bytes_ in moved.items()}
     traffic = {level: bytes_.all for level, bytes_ in moved.items()}
-    bandwidth = {level: traffic[level] / times[level] if traffic[level] else at(calibration.bandwidth[_source(level, calibration)].copy, counts.threads) for level in past}
+    bandwidth = {level: traffic[level] / first[level] if traffic[level] else at(calibration.bandwidth[_source(level, calibration)].copy, counts.threads) for level in past}
+    times = {level: 0.0 if level in kept else t for level, t in first.items()}
     serial, compute = _compute(counts, calibration, dtype)
     parts = [{level: b.all for level, b in _total(a, streamed).items()} for a in alone] or [traffic] * len(compute)
     shared = [{level: times[level] * _share(part[level], parts, level) for level in past} for part in parts]
@@ -68,7 +74,7 @@ def predict(
     overhead = counts.barriers * at(calibration.region, counts.threads)
     slowest = max(times, key=lambda level: times[level], default="")
     split = tuple(_apart(c, part, calibration) for c, part in zip(compute, shared, strict=True))
-    return Prediction(busy + overhead, serial + sum(compute), sum(memory), overhead, slowest, traffic, bandwidth, split)
+    return Prediction(busy + overhead, serial + sum(compute), sum(memory), overhead, slowest, traffic, bandwidth, split, times)
 
 
 @dataclass(frozen=True)
