@@ -25,8 +25,9 @@ SUMS = Build("attention_forward_backward", "full", "row_parallel_atomic", "c_omp
 
 @pytest.mark.parametrize(("target", "way"), [pytest.param(t, w, marks=pytest.mark.skipif(bool(why := missing(t, w)), reason=why)) for t, w in ROUTES])
 def test_numbers_are_right(target, way):
-    """One form of every variant in f64, the first also in f32."""
-    builds = [Build(*v, target, "plain", "f64") for v in VARIANTS if target in scan(v[0], ROOT).variant(v[2]).targets]
+    """One form of every variant in f64 for C with OpenMP, of attention's for the other three; the first also in f32."""
+    chosen = [v for v in VARIANTS if target == SUMS.target or v[0] in ("attention_forward", SUMS.kernel)]
+    builds = [Build(*v, target, "plain", "f64") for v in chosen if target in scan(v[0], ROOT).variant(v[2]).targets]
     builds += [replace(builds[0], dtype="f32")]
     bad = {b.path(): e.detail for b, e in zip(builds, examine(builds, ROOT, way), strict=True) if not e.passed}
     assert not bad
