@@ -140,10 +140,11 @@ def test_digest_of_a_run_follows_cases_and_sampling_only(repository):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_experiment_of_the_repository_reads(name):
     e = experiment.read(name, ROOT)
-    assert experiment.builds(e)
+    only_emulated = "measures nothing" in e.file.about
+    assert bool(experiment.builds(e)) is not only_emulated
     for g in experiment.groups(e):
         cases = experiment.cases(e, g)
-        assert any(not c.reason for c in cases)
+        assert any(not c.reason or only_emulated and "emulated" in c.reason for c in cases)
 
 
 # ------------------------------------------------------------------ arrangements

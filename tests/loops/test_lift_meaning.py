@@ -79,7 +79,8 @@ def derived(name, form, variant):
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, tuple(v.inline))
-    params = TINY | {p: evaluate(parse(str(e)), TINY) for p, e in {**v.params, **v.tiny}.items()}
+    tiny = TINY | ({"V": 4, "W": 8, "NC": 16} if "pairs" in file.sizes else {})    # lanes of two hold a pair: an edge that never is
+    params = tiny | {p: evaluate(parse(str(e)), tiny) for p, e in {**v.params, **v.tiny}.items()}
     steps = apply_script(naive, v.lifts, params, file.forms[form])
     return start, (("naive", naive), *((s.title, s.kernel) for s in steps))
 
