@@ -144,7 +144,7 @@ def test_every_experiment_of_the_repository_reads(name):
     assert bool(experiment.builds(e)) is not only_emulated
     for g in experiment.groups(e):
         cases = experiment.cases(e, g)
-        assert any(not c.reason or only_emulated and "emulated" in c.reason for c in cases)
+        assert any(not c.reason or (only_emulated and "emulated" in c.reason) for c in cases)
 
 
 # ------------------------------------------------------------------ arrangements
