@@ -195,13 +195,16 @@ def walks(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wal
 
 LINES = {
     "anvil": {
-        "prepare_build_derive_validate": "-A abc  -p shared -t 30 --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
+        "prepare_build_derive": "-A abc  -p shared -t 20 --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
+        "validate": "-A abc  -p shared -t 10 --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
         "predict": "-A abc  -p shared -t 10 --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
         "bench": "-A abc  -p wholenode -t 16 --mem 240000 --ntasks=1 --cpus-per-task=128 --exclusive",
         "report_archive_chart_collect": "-A abc  -p shared -t 30 --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
     },
     "delta": {
-        "prepare_build_derive_validate": "-A xyz-delta-cpu  -p cpu -t 30 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
+        "prepare_build_derive": "-A xyz-delta-cpu  -p cpu -t 20 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
+        "emulate": "-A xyz-delta-cpu  -p cpu -t 10 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
+        "validate": "-A xyz-delta-gpu  -p gpuA100x4 -t 15 -C scratch --mem 60000 --ntasks=1 --cpus-per-task=16 --exclusive --gpus-per-node=1 --gpu-bind=closest",
         "predict": "-A xyz-delta-cpu  -p cpu -t 10 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
         "bench": "-A xyz-delta-gpu  -p gpuA100x4 -t 16 -C scratch --mem 60000 --ntasks=1 --cpus-per-task=16 --exclusive --gpus-per-node=1 --gpu-bind=closest",
         "report_archive_chart_collect": "-A xyz-delta-cpu  -p cpu -t 30 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
