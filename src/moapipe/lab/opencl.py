@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moapipe.algebra.index import evaluate, parse
 from moapipe.errors import LabError
 from moapipe.lab import errand
 from moapipe.lab.buffer import DTYPES, aligned
 from moapipe.lab.device import Device
 from moapipe.lab.errand import LOG, Answer, Errand
+from moapipe.lab.launch import launches
 from moapipe.lab.library import becoming, shapes, work_elements
 
 WORK = "work"
@@ -98,30 +98,13 @@ def perform(runtime: str, job: Errand) -> dict[str, NDArray[Any]]:
         buffers[name] = device.buffer(values, written=k in updated)
     for name, elements in {**{n: prod(s) for n, s in made.items()}, WORK: work_elements(job.manifest, job.sizes, job.threads)}.items():
         buffers[name] = device.buffer(aligned(elements, dtype), defined=not row.tracks)
-    _launch(job.manifest["launches"], device, buffers, {**job.sizes, "threads": job.threads})
+    for l in launches(job.manifest, job.sizes, job.threads):
+        device.launch(l.function, l.blocks, l.block, [buffers[n] for n in l.buffers], list(l.integers))
     out = {}
     for name, new in {**{n: n for n in made}, **{list(given)[k]: new for k, new in updated.items()}}.items():
         out[new] = np.empty({**given, **made}[name], DTYPES[dtype])
         device.read(buffers[name], out[new])
     return out
-
-
-def _launch(rows: Sequence[Mapping[str, Any]], device: Device, buffers: Mapping[str, Any], at: Mapping[str, int]) -> None:
-    def number(e: str) -> int:
-        return evaluate(parse(e), at)
-
-    for row in rows:
-        match row:
-            case {"launch": str(name), "blocks": blocks, "block": block, "buffers": names, "integers": integers}:
-                device.launch(name, number(blocks), block, [buffers[n] for n in names], [number(e) for e in integers])
-            case {"for": str(var), "from": lo, "to": hi, "body": body}:
-                for v in range(number(lo), number(hi)):
-                    _launch(body, device, buffers, {**at, var: v})
-            case {"if": str(condition), "body": body}:
-                if number(condition):
-                    _launch(body, device, buffers, at)
-            case _:
-                raise LabError(f"no such launch: {row}", where="manifest.json", hint="derive it again")
 
 
 if __name__ == "__main__":
