@@ -242,5 +242,13 @@ def test_collect_puts_validation_beside_every_size_of_a_build():
     assert data["error"].values.tolist() == [1e-7, 1e-7]
 
 
+@pytest.mark.parametrize("name", [n for n, row in VARIABLES.items() if row.kind == "text" and row.source in ("predicted", "validated")])
+def test_collect_cuts_no_text(name):
+    measured = record.make([one(), one(label="n=8")], {})
+    given = {k: IDENTITY[k] for k in KEY if k in IDENTITY} | {"prediction_hash": "", name: "a text of some length"}
+    row, checked = ((given,), ()) if VARIABLES[name].source == "predicted" else ((), (given,))
+    assert record.collect([measured], row, checked)[name].values.tolist()[0] == "a text of some length"
+
+
 def test_key_names_are_variables():
     assert set(KEY) <= set(VARIABLES)

@@ -299,4 +299,6 @@ def _set(data: xr.Dataset, i: int, row: Mapping[str, Any], source: str) -> None:
     for name, entry in VARIABLES.items():
         if entry.source == source and row.get(name) is not None:
             value = row[name]
+            if entry.kind == "text":  # numpy cuts a string to the width of the array that it is put into
+                data[name] = data[name].astype(np.result_type(data[name].dtype, np.array(value)))
             data[name].values[i] = [value.get(level, np.nan) for level in LEVELS] if "level" in entry.dims else value
