@@ -142,6 +142,12 @@ def overwritten():
     )  # fmt: skip
 
 
+def growing():
+    """A sum over k < i², which no size bounds as it stands."""
+    x = ref("x", "i")
+    return hand(loops({"i": "ni"}, store(x, 0.0)), loops({"i": "ni", "k": op("*", "i", "i")}, add(x, 1.0)), loops({"i": "ni"}, store(ref("y", "i"), x)), arrays=X)
+
+
 def updated(value, target=None):
     """A sum t over (ko, kl) whose accumulator meets another update in the loop ko."""
     t = ref("t", "i")

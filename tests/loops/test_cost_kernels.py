@@ -67,6 +67,14 @@ def test_naive_kernels(name, form):
         assert_counted(k, form, n)
 
 
+def tiled(v, tiles):
+    """The tile parameters of a variant with tiny tiles: each of its own is an expression in what stands before it."""
+    out = dict(tiles)
+    for name, e in {**v.params, **v.tiny}.items():
+        out[name] = evaluate(parse(str(e)), out)
+    return out
+
+
 @cache
 def steps(name, variant, form):
     """Every state of a variant: the naive kernel, then one after each lift."""
@@ -76,8 +84,7 @@ def steps(name, variant, form):
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, v.inline)
-    params = TINY | {p: evaluate(parse(str(e)), TINY) for p, e in {**v.params, **v.tiny}.items()}
-    return (naive, *(s.kernel for s in apply_script(naive, v.lifts, params, module.FORMS[form])))
+    return (naive, *(s.kernel for s in apply_script(naive, v.lifts, tiled(v, TINY), module.FORMS[form])))
 
 
 VARIANTS = [(name, variant, form) for name in names(ROOT) for form in scan(name, ROOT).forms for variant in scan(name, ROOT).variants_of(form)]

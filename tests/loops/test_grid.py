@@ -55,7 +55,7 @@ def test_what_teams_share():
     data = grid.account(k, counts := count(k, sizes, 8), 128)
     assert data["teams"]["regions"] == [{"threads": 8, "bytes": 8 * 2 * 3}] and data["teams"]["waits"] == 9 * 4 * 2
     assert data["teams"]["loads"] == counts.accesses["At"].loads == 5 * 9 * 11 and not data["teams"]["conflicts"]
-    assert "72 waits, 495 loads" in "\n".join(grid.show(data))
+    assert "72 waits, 0 shuffles, 495 loads" in "\n".join(grid.show(data))
 
 
 @pytest.mark.parametrize("name", NESTS)

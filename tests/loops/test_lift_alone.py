@@ -67,6 +67,18 @@ TEAM = [
     ("bind", {"axis": "io", "kind": "parallel"}), ("bind", {"axis": "jo", "kind": "parallel"}),
 ]
 """A product's rows in blocks of two, its columns in blocks of four; the team of 2 × 4 shares three columns of A at a time."""
+LANES = [
+    ("split", {"axis": "k", "by": 8, "outer": "ko", "inner": "kr"}), ("split", {"axis": "kr", "by": 4, "outer": "kt", "inner": "kl"}),
+    ("split", {"axis": "j", "by": 1, "outer": "jo", "inner": "one"}),
+    ("split_fold", {"definition": "x", "axis": ["kt", "kl"], "into": "p"}), ("split_fold", {"definition": "x", "axis": "kt", "into": "h"}),
+    ("spread", {"definition": "h", "axis": "kl", "lane": "km", "into": "q"}), ("reorder", {"order": ["i", "jo", "kt", "km", "kl", "one", "ko"], "only": ["p", "h"]}),
+    ("reorder", {"order": ["i", "jo", "kt", "km", "one", "kl"], "only": "q"}), ("fuse", {"axis": ["i", "jo"]}), ("contract", {"array": ["p", "q", "h", "x"]}),
+    ("bind", {"axis": "kt", "kind": "thread", "only": ["p", "q", "h"]}), ("bind", {"axis": "kl", "kind": "thread", "only": "p"}),
+    ("bind", {"axis": "km", "kind": "thread"}), ("bind", {"axis": "kl", "kind": "warp", "only": "q"}), ("bind", {"axis": "one", "kind": "thread", "only": ["x", "y"]}),
+    ("place", {"array": ["p", "q"], "space": "register"}), ("place", {"array": ["h", "x"], "space": "shared"}),
+    ("bind", {"axis": "jo", "kind": "parallel"}), ("bind", {"axis": "i", "kind": "parallel"}),
+]
+"""An element of a product by a team of 2 × 4: each thread folds every eighth term, four lanes fold theirs by halves, one thread the rest."""
 SCRIPTS = {
     "accumulate in a temporary": (matmul, [("accumulate_in", {"array": "y", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
     "a reader of what is accumulated reads the copy": (lambda: kernel(PRODUCT, DOUBLE, outputs=("x", "y")), [("accumulate_in", {"array": "x", "into": "a"}), ("fuse", {"axis": "i"}), ("contract", {"array": "a"})]),
@@ -112,7 +124,21 @@ SCRIPTS = {
     "once more for every column": (softmax, [
         ("repeat", {"which": ["m", "z", "w", "t"], "axis": "e"}), ("reorder", {"order": ["e", "i", "k"]}), ("fuse", {"axis": "e"}), ("contract", {"array": ["w"]}),
     ]),
+    "two tiles of other widths in turn": (lambda: kernel(PRODUCT, DOUBLE, normal("u", "ie", fold("sum", "k", op("*", ref("A", "i", "k"), ref("V", "k", "e")))), outputs=("y", "u")), [
+        ("split", {"axis": "j", "by": 4, "outer": "f", "inner": "l"}), ("split", {"axis": "e", "by": 2, "outer": "f", "inner": "l"}), ("stretch", {"axis": "f"}),
+        ("reorder", {"order": ["f", "i", "l", "k"]}), ("fuse", {"axis": ["f", "i"]}), ("contract", {"array": "x"}),
+    ]),
+    "parts of a row that a mask ends": (causal, [
+        SPLIT, ("skip", {"axis": "ko", "mask": "s"}), ("split_fold", {"definition": "t", "axis": "ko", "into": "p"}), ("fuse", {"axis": ["i", "ko"], "only": ["p", "t"]}),
+        ("contract", {"array": "p"}),
+    ]),
     "a tile by a team": (matmul, TEAM),
+    "an element by lanes": (matmul, LANES),
+    "once beside a tile": (lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", op("*", 2, ref("t", "i"))), MIXED, RESULT, outputs=("r", "g")), [
+        ("split", {"axis": "e", "by": 2, "outer": "f", "inner": "l"}), ("once", {"definition": "g", "axis": "f"}), ("stretch", {"axis": "f"}),
+        ("repeat", {"which": ["m", "z", "w", "t"], "axis": "f"}), ("reorder", {"order": ["f", "i", "k", "l"]}), ("fuse", {"axis": ["f", "i"]}),
+        ("contract", {"array": ["m", "z", "w", "t", "o"]}), ("bind", {"axis": "f", "kind": "parallel"}),
+    ]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
 
@@ -153,6 +179,9 @@ def test_what_they_make():
     assert "w2" in definitions(last("recompute for an owner").kernel.body)
     assert any(isinstance(s, Loop) and s.kind == "parallel" for s in statements(last("parts in order").kernel.body))
     assert last("streamed").title == "stream(array=y)"
+    assert text(last_of(causal, SCRIPTS["parts of a row that a mask ends"][1][:3]).array("p").shape[-1]) == "min(((nk + 3) // 4), (((ni - 1) // 4) + 1))"
+    guards = {leaf.target.array: len(leaf.where) for leaf, _, _ in leaves(last("two tiles of other widths in turn").kernel.body)}
+    assert guards["y"] == guards["u"] == 1, "a tile's own guard says where its axis ends"
     shared, owned = (last(n).kernel for n in ("whoever has a term", "the owner instead"))
     assert "atomic +=" in show(shared) and "atomic" not in show(owned)
     assert {s.var for s in statements(owned.body) if isinstance(s, Loop) and s.kind == "parallel"} == {"i", "k2"}

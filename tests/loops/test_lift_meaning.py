@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.loops.test_cost_kernels import tier
+from tests.loops.test_cost_kernels import tier, tiled
 
 from moapipe.algebra.adjoint import denote
 from moapipe.algebra.dnf import meaning
-from moapipe.algebra.index import evaluate, parse
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.scalar import variables
 from moapipe.lab.kernel import load, names
@@ -80,8 +79,7 @@ def derived(name, form, variant):
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, tuple(v.inline))
     tiny = TINY | ({"V": 4, "W": 8, "NC": 16} if "pairs" in file.sizes else {})    # lanes of two hold a pair: an edge that never is
-    params = tiny | {p: evaluate(parse(str(e)), tiny) for p, e in {**v.params, **v.tiny}.items()}
-    steps = apply_script(naive, v.lifts, params, file.forms[form])
+    steps = apply_script(naive, v.lifts, tiled(v, tiny), file.forms[form])
     return start, (("naive", naive), *((s.title, s.kernel) for s in steps))
 
 

@@ -29,6 +29,7 @@ from tests.loops.refused import (
     after,
     causal,
     fold,
+    growing,
     guarded,
     in_registers,
     innermost,
@@ -89,7 +90,18 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(causal, ("skip", {"axis": "k", "mask": "s"})), "reorder", {"order": ["k", "i"], "only": "s"}, "the bound .* of k needs i outside"),
     (retarget(matmul, "x", value=op("+", ref("x", "j", "i"), 1)), "reorder", {"order": ["j", "i", "k"], "only": "x"}, "x reads .'x'. while writing it"),
     (retarget(matmul, "y", target=ref("y", "i", 0)), "reorder", {"order": ["j", "i"], "only": "y"}, "y stores y again for every j"),
+    # stretch
+    (matmul, "stretch", {"axis": "i", "only": "nothing"}, "nothing: no such definition"),
+    (matmul, "stretch", {"axis": "i"}, "no loops over i that end at different places"),
+    (after(causal, ("skip", {"axis": "k", "mask": "s"})), "stretch", {"axis": "k"}, "the end .* of k does not come from sizes"),
+    # once
+    (after(matmul, FUSE_I), "once", {"definition": "y", "axis": "e"}, "y shares its nest"),
+    (matmul, "once", {"definition": "y", "axis": "j"}, "y has a loop j"),
+    # spread
+    (matmul, "spread", {"definition": "x", "axis": "i", "lane": "l", "into": "w"}, "x is no fold over i alone"),
+    (matmul, "spread", {"definition": "x", "axis": "k", "lane": "l", "into": "w"}, "k ends at nk, which is no number"),
     # fuse
+    (matmul, "fuse", {"axis": ["i", "k"]}, "no two sibling loops over k"),
     (matmul, "fuse", {"axis": "k"}, "no two sibling loops over k"),
     (after(softmax, FUSE_I), "fuse", {"axis": "k", "only": ["m", "w"]}, "z stands between m and w"),
     (after(matmul, ("split_range", {"axis": "i", "at": 3, "rest": "z", "only": "y"})), "fuse", {"axis": "i"}, "the loops of x and y differ: serial 0..ni against"),
@@ -143,7 +155,7 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(lambda: softmax(normal("r", "ie", op("+", ref("o", "i", "e"), op("/", ref("z", "i"), ref("t", "i"))))), *PARTS), "rebase", REBASE, "r reads z too"),
     # decide
     (causal, "decide", {"definition": "s"}, "no choice in s is proved to be made"),
-    (after(causal, ("skip", {"axis": "k", "mask": "s"})), "split_fold", {"definition": "m", "axis": "k", "into": "p"}, "the number of parts .* changes"),
+    (growing, "split_fold", {"definition": "x", "axis": "k", "into": "p"}, "the number of parts .* changes"),
     (softmax, "fold_into", {"definition": "m", "reader": "z"}, "m is no sum from 0 that z alone reads"),
     (lambda: kernel(PRODUCT, normal("y", "ij", op("exp2", ref("x", "i", "j"))), outputs=("y",)), "fold_into", {"definition": "x", "reader": "y"}, "is not a·x"),
     (after(lambda: kernel(PRODUCT, DOUBLE, normal("u", "ij", ref("y", "i", "j")), outputs=("y", "u")), ("fuse", {"axis": "i", "only": ["y", "u"]})), "fold_into", {"definition": "x", "reader": "y"}, "y shares its nest"),

@@ -12,7 +12,7 @@ from moapipe.algebra.scalar import op, scalar
 from moapipe.errors import LiftError
 from moapipe.loops.onf import Accumulate, Alloc, Assign, If, Kernel
 from moapipe.loops.soundness import verify
-from moapipe.loops.team import barriers, check, collapsed, crews, owned, regions, threads
+from moapipe.loops.team import barriers, check, collapsed, crews, owned, regions, shuffles, threads
 
 TILE = last("a tile by a team").kernel
 
@@ -78,7 +78,28 @@ def test_a_tile_waits_for_its_copies_and_before_they_are_overwritten():
     check(TILE)
 
 
+OTHERS, SUM = ref("p", "w"), ref("q", "t")
+
+
+def lanes(value=OTHERS, target=SUM, where=(), extent=4):
+    """Each thread's element, then their sum for each of them."""
+    fold = loop("w", extent, Accumulate("sum", target, value, where, "q"), kind="warp")
+    return team(Alloc("p"), Alloc("q"), thread(Assign(ref("p", "t"), scalar(2.0), (), "p")), thread(Assign(ref("q", "t"), scalar(0.0), (), "q"), fold),
+                p=("register", 4), q=("register", 4))
+
+
+def test_lanes_exchange_registers_without_a_wait():
+    check(lanes())
+    assert waits(lanes()) == [False, False] and owned(lanes()) == {"p": 1, "q": 1}
+    assert [(n, [l.var for l in loops]) for loops, _, n in shuffles(lanes())] == [(2, ["p"])]
+
+
 @pytest.mark.parametrize(("kernel", "message"), [
+    (lanes(extent=2), "w has 2 lanes, and t 4: both must be"),
+    (lanes(where=(op("<", "t", 2),)), "some lanes of a warp would not come to the fold over w"),
+    (lanes(value=op("*", ref("p", "w"), ref("q", "t"))), "q is no fold over w alone"),
+    (lanes(target=ref("q", "w")), "q is no fold over w alone"),
+    (lanes(target=ref("s", "t")), "q folds p into s, not registers into a register"),
     (team(thread(OWN), store(0)), "no thread is told to run s"),
     (team(thread(loop("k", 2, thread(store("u"), var="u")))), "with something between"),
     (Kernel("k", (), (array("s", "output", 4),), (thread(OWN),)), "outside of a parallel loop"),

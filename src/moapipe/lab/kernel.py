@@ -42,7 +42,7 @@ FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "u
 class Variant(Strict):
     """One block of kernels/x.yaml. `targets` may name families. `params` are tile sizes of the variant, expressions in the tile
     parameters; `tiny` are the values of the same names that validation uses for its deliberately small tiles. `forms` are those that
-    it is written for (empty: all). `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
+    it is written for (empty: all). `lifts` are items and lists of them. `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
 
     about: str
     targets: tuple[TargetName, ...]
@@ -58,6 +58,22 @@ class Variant(Strict):
     @classmethod
     def _families(cls, names: Any) -> Any:
         return [t for n in names for t in FAMILIES.get(str(n), (n,))] if isinstance(names, list) else names
+
+    @field_validator("lifts", mode="before")
+    @classmethod
+    def _spliced(cls, lifts: Any) -> Any:
+        return _spliced(lifts)
+
+
+def _spliced(v: Any) -> Any:
+    """A list inside a list is spliced into it, so that an alias may stand for several lifts or names."""
+    match v:
+        case list():
+            return [x for e in map(_spliced, v) for x in (e if isinstance(e, list) else [e])]
+        case dict():
+            return {k: _spliced(e) for k, e in v.items()}
+        case _:
+            return v
 
 
 class Variants(RootModel[dict[str, Variant]]):

@@ -14,7 +14,7 @@ from typing import Any
 from moapipe.algebra.scalar import text
 from moapipe.loops import team
 from moapipe.loops.atomic import Atomic, atomics
-from moapipe.loops.bank import conflicts
+from moapipe.loops.bank import WORD, conflicts
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Alloc, Kernel, Loop, statements
 from moapipe.loops.site import fullest
@@ -41,14 +41,16 @@ def account(kernel: Kernel, counts: Counts, threads: int) -> dict[str, Any]:
 
 
 def _teams(kernel: Kernel, counts: Counts) -> dict[str, Any]:
-    """What teams share: the threads and bytes of each region's team, how often teams wait, accesses to their arrays, and by reference
+    """What teams share: the threads and bytes of each region's team, how often teams wait, warp instructions that exchange registers, accesses to their arrays, and by reference
     the requests of one instruction of a warp where banks conflict."""
     kernel, census = fullest(kernel), Census(counts.sizes)
+    words = counts.element_bytes // WORD            # an instruction moves one of them
     shared = {a.name: a for a in kernel.arrays if a.space == "shared"}
     regions = [{"threads": team.threads((r,)), "bytes": sum(counts.element_bytes * counts.footprint[x].elements for x in sorted(_born(r) & shared.keys()))}
                for r in team.regions(kernel.body)]
     clashes = [{"definition": c.definition, "reference": text(c.ref), "asked": c.asked, "least": c.least} for c in conflicts(kernel, counts.element_bytes) if c.asked > c.least]
     return {"regions": regions, "waits": sum(census.runs(loops, conditions) for loops, conditions in team.waits(kernel)),
+            "shuffles": words * sum(n * census.runs(loops, conditions) for loops, conditions, n in team.shuffles(kernel)),
             **{way: sum(getattr(counts.accesses[x], way) for x in shared) for way in WAYS}, "conflicts": clashes}
 
 
@@ -81,7 +83,7 @@ def show(data: Mapping[str, Any]) -> list[str]:
     t = data["teams"]
     if t["regions"]:
         teams = "; ".join(f"{r['threads']:,} threads that share {r['bytes']:,} bytes" for r in t["regions"])
-        out += [f"  teams: {teams}", f"    {t['waits']:,} waits, {t['loads']:,} loads and {t['stores']:,} stores of shared elements"]
+        out += [f"  teams: {teams}", f"    {t['waits']:,} waits, {t['shuffles']:,} shuffles, {t['loads']:,} loads and {t['stores']:,} stores of shared elements"]
         out += [f"    banks: {c['reference']} ({c['definition']}) takes {c['asked']} requests a warp instruction, not {c['least']}" for c in t["conflicts"]]
     return [*out, f"  private scratch: {p['bytes_per_thread']:,} bytes a thread, {p['allocated_bytes']:,} for {data['threads']:,} threads; {p['written_bytes']:,} bytes written"]
 

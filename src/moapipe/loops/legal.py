@@ -221,12 +221,16 @@ def first_true(atom: Scalar, var: str) -> tuple[Scalar | None, Scalar | None]:
 def own_block(a: Loop, b: Loop, array: str) -> bool:
     """Iteration v of loop `a` and of loop `b` (same variable) touches only elements of `array` that no other iteration
     touches: along some dimension all accesses are c·v + (what is fixed) + (a part inside one stride of |c|) + (a multiple of
-    |c|·n, where v < n): then the index modulo |c|·n tells v. A single iteration has no other."""
-    if constant(subtract(a.hi, a.lo)) == 1:
-        return True
+    |c|·n, where v < n): then the index modulo |c|·n tells v. A single iteration, or a first one that alone does anything, has no other."""
     touched = [x for s in (a, b) for x in accesses((s,), array)]
-    rank = len(touched[0].ref.index) if touched else 0
-    return not touched or any(_separates(a, touched, d) for d in range(rank))
+    if constant(subtract(a.hi, a.lo)) == 1 or all(_alone(x.leaf, a) for x in touched):
+        return True
+    return any(_separates(a, touched, d) for d in range(len(touched[0].ref.index)))
+
+
+def _alone(leaf: Leaf, loop: Loop) -> bool:
+    """Only the loop's first iteration does anything."""
+    return Op("<", (Var(loop.var), Num(1))) in leaf.where
 
 
 def _separates(loop: Loop, touched: Sequence[Access], dim: int) -> bool:
@@ -271,7 +275,7 @@ def permutable(bottom: Body, loops: Sequence[Loop]) -> str:
         reads = [r for e in (leaf.value, *leaf.where) for r in references(e)]
         if any(r.array in stored and r != leaf.target for r in reads):
             return f"{leaf.name} reads {sorted(stored & {r.array for r in reads})} while writing it"
-        loose = [l.var for l in loops if not any(l.var in variables(i) for i in leaf.target.index)]
+        loose = [l.var for l in loops if not any(l.var in variables(i) for i in leaf.target.index) and not _alone(leaf, l)]
         if loose and not (isinstance(leaf, Accumulate) and leaf.target.array not in {r.array for r in reads}):
             return f"{leaf.name} stores {leaf.target.array} again for every {', '.join(loose)}"
     return ""

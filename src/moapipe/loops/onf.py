@@ -17,7 +17,7 @@ from moapipe.algebra.scalar import Ref, Scalar, Var, memoised, references, rewri
 from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register", "shared"]
-Kind = Literal["serial", "parallel", "thread", "unroll", "lane"]
+Kind = Literal["serial", "parallel", "thread", "warp", "unroll", "lane"]
 Schedule = Literal["static", "dynamic", "paired"]
 Memo = dict[str, Any] | None
 """What pure functions found for a statement (`algebra.scalar.memoised`): lifts keep the statements that they do not touch."""
@@ -50,7 +50,7 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """lo <= var < hi, ascending, step 1. An iteration of a `parallel` loop is run by one thread, or, where `thread` loops are inside, by a
-    team of threads, one an iteration of those (loops/team.py). `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
+    team of threads, one an iteration of those (loops/team.py); a `warp` loop in them folds what neighbours hold. `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
 
     `schedule` matters on the innermost of directly nested parallel loops, and says who gets which of their iterations:
     static   contiguous shares, equally many: the same in every region and call, so what a thread wrote it finds in its caches

@@ -9,13 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import log2, prod
 
 from moapipe.algebra.index import constant
-from moapipe.algebra.scalar import Ref, Scalar, Var, references, text, variables
+from moapipe.algebra.scalar import Num, Ref, Scalar, Var, references, text, variables
 from moapipe.errors import LiftError
 from moapipe.loops.legal import all_atomic, own_block
-from moapipe.loops.onf import Alloc, Body, If, Kernel, Loop, Stmt, expressions, leaves, read, rename_variables, statements, written
+from moapipe.loops.onf import (
+    Accumulate,
+    Alloc,
+    Body,
+    If,
+    Kernel,
+    Leaf,
+    Loop,
+    Stmt,
+    expressions,
+    leaves,
+    read,
+    rename_variables,
+    statements,
+    written,
+)
+
+WARP = 32
+"""Threads that run in step, and can read each other's registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +158,7 @@ def _joined(a: tuple[Crew, ...], b: tuple[Crew, ...]) -> tuple[Crew, ...]:
 def depend(a: Crew, b: Crew) -> bool:
     """Another thread may touch in `b` what one touches in `a`, and one of them stores it. Where every element is touched by the thread
     of the same number alone, nobody needs to wait."""
-    own = {s.array for c in (a, b) for s in statements(c.body) if isinstance(s, Alloc)}
+    own = {s.array for c in (a, b) for s in statements(c.body) if isinstance(s, Alloc)} | crossed(a.body) | crossed(b.body)
     shared = (written(a.body) & (read(b.body) | written(b.body))) | (read(a.body) & written(b.body))
     return any(not _same_thread(a, b, x) for x in sorted(shared - own) if not all_atomic((*a.body, *b.body), x))
 
@@ -160,6 +178,49 @@ def _turned(c: Crew) -> tuple[Loop, ...]:
         out.insert(0, replace(l, body=body))
         body = (out[0],)
     return tuple(out[: len(c.loops)])
+
+
+# ------------------------------------------------------------------ lanes of a warp
+
+
+def crossed(body: Body) -> set[str]:
+    """Registers that lanes read of their neighbours, in `warp` loops. Their exchange is a wait of its own."""
+    found = [(s.var, r) for s in statements(body) if isinstance(s, Loop) and s.kind == "warp" for e in expressions(s.body) for r in references(e)]
+    return {r.array for var, r in found if var in variables(r)}
+
+
+def shuffles(k: Kernel) -> tuple[tuple[tuple[Loop, ...], tuple[Scalar, ...], int], ...]:
+    """(loops, conditions, instructions of the team's warps) for every fold over lanes: each halves the distance between them."""
+    return tuple((tuple(l for l in loops if l.kind not in ("thread", "warp")), conditions,
+                  -(-prod(constant(l.hi) or 0 for l in loops if l.kind == "thread") // WARP) * int(log2(constant(loops[-1].hi) or 1)))
+                 for _, loops, conditions in leaves(k.body) if loops and loops[-1].kind == "warp")
+
+
+def _check_lanes(k: Kernel, c: Crew, team: int) -> None:
+    """LiftError unless every fold over lanes in a thread nest is one that all lanes of a warp come to, over registers, into registers."""
+    threads, last = {l.var for l in c.loops}, c.loops[-1]
+    for leaf, loops, conditions in leaves(c.body):
+        warp = next((l for l in loops if l.kind == "warp"), None)
+        if warp is None:
+            continue
+        n = constant(warp.hi) or 0
+        diverge = [e for l in loops for e in (l.lo, l.hi) if variables(e) & threads] + [e for e in (*conditions, *leaf.where) if variables(e) & threads]
+        own = [r for r in references(leaf.value) if warp.var in variables(r)]
+        if warp.lo != Num(0) or n not in (2, 4, 8, 16, WARP) or last.hi != warp.hi:
+            why = f"{warp.var} has {text(warp.hi)} lanes, and {last.var} {text(last.hi)}: both must be 2, 4, …, {WARP}"
+        elif diverge or (c.threads % WARP and c.threads != team):
+            why = f"some lanes of a warp would not come to the fold over {warp.var}"
+        elif not _folds(leaf, loops, warp) or last.var in variables(leaf.value):
+            why = f"{leaf.name} is no fold over {warp.var} alone, whose terms are the same for all lanes"
+        elif any(k.array(r.array).space != "register" for r in (leaf.target, *own)):
+            why = f"{leaf.name} folds {', '.join(r.array for r in own)} into {leaf.target.array}, not registers into a register"
+        else:
+            continue
+        raise LiftError(why, where=f"{k.name}: {leaf.name}", hint="bind the innermost thread loop and the fold to as many lanes; place what they hold in registers")
+
+
+def _folds(leaf: Leaf, loops: tuple[Loop, ...], warp: Loop) -> bool:
+    return isinstance(leaf, Accumulate) and not leaf.atomic and loops[-1] is warp and warp.body == (leaf,) and warp.var not in variables(leaf.target)
 
 
 # ------------------------------------------------------------------ what a thread owns
@@ -201,6 +262,7 @@ def check(k: Kernel) -> None:
         if idle:
             raise LiftError(f"no thread is told to run {', '.join(sorted(idle))}", where=k.name, hint=f"bind a loop around it, inside {r.var}, to threads")
         for c in crews((r,)):
+            _check_lanes(k, c, threads((r,)))
             for a in (k.array(x) for x in sorted(read(c.body) | written(c.body))):
                 if a.space == "private":
                     raise LiftError(f"{a.name} is private memory, and a team has none", where=k.name, hint="place it: shared or register")
@@ -213,12 +275,16 @@ def owners(k: Kernel, array: str, rank: int) -> None:
     shape = k.array(array).shape[:rank]
     for r in regions(k.body):
         for c in crews((r,)):
+            lanes = tuple(s.var for s in statements(c.body) if isinstance(s, Loop) and s.kind == "warp")
             for e in expressions(c.body):
                 for x in references(e):
-                    if x.array == array and not _owns(x, c, shape):
+                    if x.array == array and not _owns(x, c, shape, lanes):
                         raise LiftError(f"{text(x)} is not the thread's own part of {array}, whose owners are {', '.join(l.var for l in c.loops)}",
                                         where=f"{k.name}: {array}", hint="block and layout put the thread's indices first; or place it shared")
 
 
-def _owns(x: Ref, c: Crew, shape: tuple[Scalar, ...]) -> bool:
-    return x.index[: len(shape)] == tuple(Var(l.var) for l in c.loops) and shape == tuple(l.hi for l in c.loops)
+def _owns(x: Ref, c: Crew, shape: tuple[Scalar, ...], lanes: tuple[str, ...]) -> bool:
+    """The thread's own part, or that of a neighbour in its warp."""
+    *outer, mine = (Var(l.var) for l in c.loops)
+    owner = x.index[: len(shape)]
+    return shape == tuple(l.hi for l in c.loops) and owner[:-1] == tuple(outer) and owner[-1] in (mine, *map(Var, lanes))

@@ -76,7 +76,7 @@ def _extents(kernel: Kernel, a: Array, unit: Unit) -> None:
 
 def _leaf(kernel: Kernel, leaf: Leaf, loops: Sequence[Loop]) -> None:
     lanes = [l.var for l in loops if l.kind == "lane"]
-    fixed = {l.var for l in loops if l.kind in ("lane", "unroll", "thread")}
+    fixed = {l.var for l in loops if l.kind in ("lane", "unroll", "thread", "warp")}
     for r in (leaf.target, *(x for e in (leaf.value, *leaf.where) for x in references(e))):
         for lane in lanes:
             if lane in variables(r) and not unit_stride(r, lane):

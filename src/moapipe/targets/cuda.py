@@ -10,7 +10,21 @@ from functools import partial
 
 from moapipe.loops.onf import Kernel
 from moapipe.targets.c import INTEGER, SIGNS, literal
-from moapipe.targets.simt import BLOCK, LOCAL_NAMES, MATH, SCALAR, Dialect, captured, given, launch, procedure, support, trips
+from moapipe.targets.simt import (
+    ACROSS,
+    BLOCK,
+    LOCAL_NAMES,
+    MATH,
+    SCALAR,
+    Dialect,
+    across,
+    captured,
+    given,
+    launch,
+    procedure,
+    support,
+    trips,
+)
 from moapipe.targets.support import RESERVED
 from moapipe.targets.target import Call, Entry, Target, Team, Unit, indent
 
@@ -20,7 +34,9 @@ DIALECT = Dialect(
     shared="SHARED({0}, {1});", lent="LENT({0})",
 )
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
-RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"}
+RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS}
+SHUFFLE = ("#if defined(__HIP__)", "#define SHUFFLE(v, by, lanes) __shfl_xor(v, by, lanes)", "#elif !defined(EMULATED)",
+           "#define SHUFFLE(v, by, lanes) __shfl_xor_sync(0xffffffffu, v, by, lanes)", "#endif")
 
 
 def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
@@ -43,11 +59,12 @@ def entry(e: Entry) -> tuple[str, ...]:
 def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     """`runtime` are the headers of the language's own compiler."""
     suffix = "f" if unit.size == 4 else ""
+    folds = across("static __device__ inline", "\n".join(lines))
     head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
             f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in runtime), "typedef real stored;",
             "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
-            "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", "",
-            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline)]
+            "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", *(SHUFFLE if folds else ()), "",
+            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline), *folds, *([""] if folds else [])]
     return "\n".join([*head, *lines]) + "\n"
 
 
@@ -63,8 +80,8 @@ CUDA = Target(
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};"),
-     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
+    procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})"),
+    entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
     listing=("ptx", ("-ptx",)),
 )

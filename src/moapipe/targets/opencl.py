@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from moapipe.targets.cuda import CUDA
-from moapipe.targets.simt import LOCAL_NAMES, MATH, Dialect, procedure, support
+from moapipe.targets.simt import LOCAL_NAMES, MATH, Dialect, procedure, support, unshuffled
 from moapipe.targets.support import RESERVED
 from moapipe.targets.target import Entry, Team, Unit
 
@@ -47,7 +47,7 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
 
 OPENCL = replace(
     CUDA, name="opencl", source="kernel.cl", reserved=RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"bits", "exchange"},
-    atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry,
+    atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry, prepare=unshuffled,
     team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const int64_t {0} = {1};"), file=file, compiler="clang",
     flags=("-O2", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64-unknown-unknown", "-Xclang", "-finclude-default-header", "-emit-llvm"),
     device=("kernel.bc", "-c"), architectures=(), listing=None,

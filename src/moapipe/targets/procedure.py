@@ -38,6 +38,7 @@ class Walker:
         self.locals: dict[str, Local] = {}
         self.indices: dict[str, None] = {}
         self.temporaries = 0
+        self.lane = ""      # the innermost loop of the thread nest that is being written
         self.run = 0        # the line where the statements of the innermost open loop go on
 
     # -------------------------------------------------------------- text
@@ -110,6 +111,7 @@ class Walker:
             rest, step = number if l is s else Op("%", (number, Num(step))), step // extent
             told[self.writer.names["v:" + l.var]] = self.writer.index(Op("//", (rest, Num(step))), scope).text
             scope = scope.under(l.var, l.lo, l.hi)
+        self.lane = c.loops[-1].var
         self.body(c.body, scope, depth + 1)
         used = set(re.findall(r"\w+", "\n".join(self.lines[start:])))
         self.lines[start:start] = ["    " * (depth + 1) + team.constant.format(name, e) for name, e in told.items() if name in used]
@@ -126,12 +128,23 @@ class Walker:
                 self.body(s.body, scope.knowing(s.var, Num(i)), depth)
         elif s.kind == "thread":
             self.crew(s, scope, depth)
+        elif s.kind == "warp":
+            self.across(s, scope, depth)
         elif s.kind == "lane" and vectors and not scope.lane:
             self.lane_loop(s, scope, depth)
         elif "transpose" in self.target.vector and not scope.lane and (t := transposition(s, self.writer.arrays, self.unit.lanes)):
             self.transpose(t, scope, depth)
         else:
             self.plain_loop(s, scope, depth)
+
+    def across(self, s: Loop, scope: Scope, depth: int) -> None:
+        """A fold over the lanes of a warp: each gives its own term, and all get the result."""
+        (leaf,), team = s.body, self.target.team
+        assert isinstance(leaf, Accumulate) and team is not None
+        own = self.writer.value(substitute(leaf.value, {s.var: Var(self.lane)}), scope)
+        place, _ = self.writer.place(leaf.target, scope)
+        folded = Text(team.across.format(leaf.monoid, own.text, self.bounds(s, scope)[1]))
+        self.assign(depth, place, self.writer.apply(MONOIDS[leaf.monoid], (Text(place), folded)).text)
 
     def strip(self, s: Loop, scope: Scope, depth: int) -> None:
         """A block of exponentials: one call, from the first element of the argument to the first of the result."""

@@ -8,11 +8,13 @@ local arrays. Memory holds `stored` elements. `threads` is the number of GPU thr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from moapipe.algebra.index import ceil_div, multiply
 from moapipe.algebra.scalar import Num, Scalar, Var
+from moapipe.loops.onf import Kernel, Loop, map_statements
+from moapipe.loops.team import crossed, regions
 from moapipe.targets.c import declaration
 from moapipe.targets.target import Call, Launch, Parameter, Unit, indent
 
@@ -61,6 +63,23 @@ def support(inline: str) -> str:
 {inline} real blend_real(int c, real a, real b) {{ return c ? a : b; }}
 {inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
 """
+
+
+ACROSS = {"sum": "v + w", "product": "v * w", "max": "max_real(v, w)", "min": "min_real(v, w)"}
+"""How a lane adds its neighbour's value w to its own."""
+
+
+def across(function: str, body: str) -> tuple[str, ...]:
+    """The folds over lanes that a text calls: neighbours exchange half the lanes apart, then a quarter, … and one."""
+    return tuple(f"{function} real {m}_lanes(real v, int lanes) {{ for (int by = lanes / 2; by > 0; by /= 2) "
+                 f"{{ const real w = SHUFFLE(v, by, lanes); v = {form}; }} return v; }}" for m, form in ACROSS.items() if f"{m}_lanes(" in body)
+
+
+def unshuffled(kernel: Kernel, unit: Unit) -> Kernel:
+    """For a language whose lanes cannot read each other's registers: what they would read lies in shared memory, and barriers follow."""
+    moved = set().union(*(crossed((r,)) for r in regions(kernel.body)))
+    body = map_statements(kernel.body, lambda s: (replace(s, kind="serial"),) if isinstance(s, Loop) and s.kind == "warp" else (s,))
+    return replace(kernel, arrays=tuple(replace(a, space="shared") if a.name in moved else a for a in kernel.arrays), body=body)
 
 
 def captured(c: Call) -> tuple[str, ...]:

@@ -132,11 +132,13 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Team:
     """How threads that run an iteration together are written: the wait for each other, a thread's number among them, a constant {0}
-    of the value {1}."""
+    of the value {1}, the fold {0} of the values {1} that {2} lanes hold (empty: a lane cannot read its neighbours' registers, and
+    `prepare` moves them into shared memory)."""
 
     barrier: str
     thread: str
     constant: str
+    across: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
    another. Memory, the caller's and a team's, holds cells instead of numbers: every access is counted for the buffer that it falls in,
    and checked: it lies in a buffer, and no other thread of the same launch touches the element in a conflicting way without a barrier
    between them. That does not depend on the order in which threads run. What nobody stored is NaN: a team's memory, and a thread's
-   registers. All threads of a block must wait at the same barrier of the text. What it cannot see: how warps diverge and how
+   registers. All threads of a block must wait at the same barrier of the text, all lanes of a warp meet at the same shuffle. What it cannot see: how warps diverge and how
    hardware orders its memory. */
 #pragma once
 #define EMULATED
@@ -25,6 +25,7 @@
 #define __launch_bounds__(...)
 #define __restrict__
 #define __syncthreads() shim::wait(__LINE__)
+#define SHUFFLE(v, by, lanes) shim::shuffle(v, by, __LINE__)
 #define SHARED(name, size) static shim::Shared name(#name, size); name.begin()
 #define LENT(name) shim::Shared &name
 
@@ -84,8 +85,10 @@ inline bool touch(const void *at, size_t size, Act act) {
 
 /* ---------------------------------------------------------------- threads */
 
-enum State { READY, WAITING, DONE };
-struct Fiber { ucontext_t context; State state; int line; };
+enum State { READY, WAITING, SHUFFLING, DONE };
+struct Fiber { ucontext_t context; State state; int line, turn; REAL given[2]; };
+constexpr size_t WARP = 32;
+static int64_t shuffles;                                             /* instructions of warps */
 static std::vector<Fiber> fibers;
 static std::vector<char> stacks;
 static ucontext_t scheduler;
@@ -101,6 +104,33 @@ inline void leave(State s) {
 inline void wait(int line) {
     fibers[thread].line = line;
     leave(WAITING);
+}
+
+/* The value of the lane whose number differs from this one's in the bit `by`. Two places, so that who is first at the next does not
+   overwrite what others still have to read. */
+inline REAL shuffle(REAL v, int by, int line) {
+    const size_t me = thread;
+    fibers[me].line = line;
+    fibers[me].turn ^= 1;
+    fibers[me].given[fibers[me].turn] = v;
+    leave(SHUFFLING);
+    const size_t other = me ^ size_t(by);
+    return other < fibers.size() ? fibers[other].given[fibers[me].turn] : REAL(NAN);
+}
+
+/* Let warps go on whose lanes have all come to the same shuffle. */
+inline bool exchanged() {
+    bool any = false;
+    for (size_t first = 0; first < fibers.size(); first += WARP) {
+        const size_t last = std::min(first + WARP, fibers.size());
+        bool all = true;
+        for (size_t t = first; t < last; t++) all &= fibers[t].state == SHUFFLING && fibers[t].line == fibers[first].line;
+        if (!all) continue;
+        shuffles++;
+        for (size_t t = first; t < last; t++) fibers[t].state = READY;
+        any = true;
+    }
+    return any;
 }
 
 /* Have all threads come to the same barrier? Some may have ended, or stand at another. */
@@ -121,19 +151,21 @@ inline void run_block(unsigned threads) {
         fibers[t].context.uc_stack.ss_size = STACK;
         fibers[t].context.uc_link = &scheduler;
         fibers[t].state = READY;
+        fibers[t].turn = 0;
         makecontext(&fibers[t].context, enter, 0);
     }
     for (bool left = true; left; phase++) {
-        unsigned waiting = 0;
-        for (unsigned k = 0; k < threads; k++) {
-            thread = order ? threads - 1 - k : k;
-            threadIdx.x = unsigned(thread);
-            if (fibers[thread].state == READY) swapcontext(&scheduler, &fibers[thread].context);
-            waiting += fibers[thread].state == WAITING;
-        }
-        left = waiting > 0;
+        do {
+            for (unsigned k = 0; k < threads; k++) {
+                thread = order ? threads - 1 - k : k;
+                threadIdx.x = unsigned(thread);
+                if (fibers[thread].state == READY) swapcontext(&scheduler, &fibers[thread].context);
+            }
+        } while (exchanged());
+        left = false;
+        for (const Fiber &f : fibers) left |= f.state != DONE;
         wholes[together() ? BARRIERS : DIVERGENT] += left;
-        for (Fiber &f : fibers) if (f.state == WAITING) f.state = READY;
+        for (Fiber &f : fibers) if (f.state != DONE) f.state = READY;
     }
 }
 
@@ -213,6 +245,7 @@ extern "C" void shim_begin(int descending) {
     shim::order = descending;
     shim::call++;
     shim::buffers.clear();
+    shim::shuffles = 0;
     std::fill_n(shim::wholes, shim::WHOLES, 0);
 }
 
@@ -231,6 +264,8 @@ extern "C" const char *shim_shared_array(int64_t k, int64_t *out) {
     std::copy_n(b.counts, shim::COUNTERS, out);
     return b.name;
 }
+
+extern "C" int64_t shim_shuffles() { return shim::shuffles; }
 
 /* COUNTERS numbers a buffer in the order of shim_buffer, then WHOLES numbers. */
 extern "C" void shim_counts(int64_t *out) {

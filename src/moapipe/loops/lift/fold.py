@@ -1,11 +1,12 @@
-"""Lifts that change where folds accumulate: accumulate_in, split_fold, fold_into, peel_first, recompute,
+"""Lifts that change where folds accumulate: accumulate_in, split_fold, spread, fold_into, peel_first, recompute,
 repeat, privatise. In and out: a Kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from moapipe.algebra.index import add, affine, constant, floor_div, maximum, minimum, multiply, subtract
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, references, text, variables
 from moapipe.loops.legal import accesses, clash
 from moapipe.loops.lift.scope import (
@@ -76,7 +77,8 @@ def split_fold(k: Kernel, *, definition: str, axis: Names, into: str) -> Kernel:
     parts = [l for l in loops if l.var in axis and not any(l is x for x in own)]
     if lost := [v for v in axis if v not in {l.var for l in parts}]:
         raise refusal("split_fold", f"{definition} {lost[0]}", f"{definition} does not fold over {lost[0]}", f"its loops are {', '.join(l.var for l in loops)}")
-    if changing := next((l for l in parts if variables(l.hi) & {x.var for x in loops}), None):
+    most = [_at_most(l.hi, {x.var: x for x in loops}) for l in parts]
+    if changing := next((l for l, n in zip(parts, most, strict=True) if variables(n) & {x.var for x in loops}), None):
         raise refusal("split_fold", f"{definition} {changing.var}", f"the number of parts {text(changing.hi)} changes with another loop")
     kept = [l for l in loops if any(l is x for x in (*own, *parts))]
     gone = {l.var for l in loops} - {l.var for l in kept}
@@ -87,7 +89,52 @@ def split_fold(k: Kernel, *, definition: str, axis: Names, into: str) -> Kernel:
         k.body[at], *nest(kept, (Accumulate(fold.monoid, fold.target, part, where, definition),)),
     )  # fmt: skip
     a = k.array(fold.target.array)
-    return with_arrays(k, (*k.body[:at], *new, *k.body[at + 2 :]), add=(Array(into, (*a.shape, *(l.hi for l in parts)), "workspace"),))
+    return with_arrays(k, (*k.body[:at], *new, *k.body[at + 2 :]), add=(Array(into, (*a.shape, *most), "workspace"),))
+
+
+def _at_most(e: Scalar, loops: Mapping[str, Loop]) -> Scalar:
+    """A bound of `e` from above in all iterations; a loop's variable stays in it where none is found without."""
+    match e:
+        case Op("//", (x, Num() as f)):
+            return floor_div(_at_most(x, loops), f)
+        case Op("min", (a, b)):
+            sides = [_at_most(a, loops), _at_most(b, loops)]
+            free = [x for x in sides if not variables(x) & set(loops)]
+            return free[0] if len(free) == 1 else minimum(*sides)
+        case Op("max", (a, b)):
+            return maximum(_at_most(a, loops), _at_most(b, loops))
+        case Var(v) if v in loops:
+            return subtract(_at_most(loops[v].hi, loops), 1)
+        case Op("+" | "-" | "*"):
+            ends = {x: _at_most(x, loops) if c > 0 and x != e else loops[x.name].lo if isinstance(x, Var) and x.name in loops else x for x, c in affine(e).items() if x != 1}
+            return add(affine(e).get(1, 0), *(multiply(c, ends[x]) for x, c in affine(e).items() if x != 1))
+        case _:
+            return e
+
+
+def spread(k: Kernel, *, definition: str, axis: str, lane: str, into: str) -> Kernel:
+    """Fold once for every lane: each `lane`, of as many as `axis` has iterations, folds all of it into its own element of `into`, and the
+    first stores the result. Lanes of a warp do that by halves, when `axis` is bound to `warp` and `lane` to thread.
+
+    Legal where the definition folds over `axis` alone, whose extent is a number and which no guard mentions; while the nests are apart.
+    """
+    known(k, "spread", (definition,))
+    fresh(k, "spread", into, lane)
+    at, init, fold, loops = _fold_nests(k, definition, "spread")
+    own = target_loops(fold, loops)
+    over = next((l for l in loops if l.var == axis and not any(l is x for x in own)), None)
+    if over is None or len(loops) != len(own) + 1 or any(axis in variables(w) for w in fold.where):
+        raise refusal("spread", f"{definition} {axis}", f"{definition} is no fold over {axis} alone, without a guard", "split_fold the other axes first")
+    if over.lo != Num(0) or constant(over.hi) is None:
+        raise refusal("spread", f"{definition} {axis}", f"{axis} ends at {text(over.hi)}, which is no number", "split the axis by a constant first")
+    lanes, wide = replace(over, var=lane), Ref(into, (*fold.target.index, Var(lane)))
+    first = (*init.where, Op("<", (Var(lane), Num(1))))
+    new = (
+        *nest((*own, lanes), (Assign(wide, init.value, init.where, into),)), *nest((*own, lanes, over), (replace(fold, target=wide, name=into),)),
+        *nest((*own, lanes), (Assign(fold.target, wide, first, definition),)),
+    )  # fmt: skip
+    a = k.array(fold.target.array)
+    return with_arrays(k, (*k.body[:at], *new, *k.body[at + 2 :]), add=(Array(into, (*a.shape, over.hi), "workspace"),))
 
 
 def _fold_nests(k: Kernel, definition: str, lift: str) -> tuple[int, Assign, Accumulate, tuple[Loop, ...]]:

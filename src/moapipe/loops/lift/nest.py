@@ -1,13 +1,12 @@
-"""Lifts that reshape loops: split, reorder, fuse, split_range, clip, reverse, bind. In and out: a Kernel."""
+"""Lifts that reshape loops: split, reorder, fuse, reverse, bind. In and out: a Kernel."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
 
-from moapipe.algebra.index import add, ceil_div, coefficient, constant, extreme, is_affine_in, multiply, subtract
+from moapipe.algebra.index import add, ceil_div, coefficient, constant, is_affine_in, multiply, subtract
 from moapipe.algebra.scalar import Op, Scalar, text, variables
-from moapipe.loops.legal import accesses, always, carried, clash, first_true, greatest, hull, least, never, own_block, permutable
+from moapipe.loops.legal import accesses, carried, clash, own_block, permutable
 from moapipe.loops.lift.scope import (
     Names,
     all_of,
@@ -38,7 +37,6 @@ from moapipe.loops.onf import (
     map_statements,
     mentions,
     read,
-    rename_variables,
     statements,
     with_body,
     written,
@@ -131,13 +129,20 @@ def sorted_loops(lift: str, name: str, loops: tuple[Loop, ...], order: Names) ->
     return new
 
 
-def fuse(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
-    """Merge all sibling loops over `axis` (inside a loop `within`); what stands between rises above or stays below them.
+def fuse(k: Kernel, *, axis: Names, only: Names = (), within: str = "") -> Kernel:
+    """Merge all sibling loops over `axis` (inside a loop `within`); what stands between rises above or stays below them. Several axes:
+    one after the other, each inside the one before.
 
     Legal when every array that one loop writes and the other touches is split among the iterations alike: otherwise it
     is complete only after the whole loop.
     """
     known(k, "fuse", only)
+    for a, around in zip(axis, (within, *axis), strict=False):
+        k = _fused(k, a, only, around)
+    return k
+
+
+def _fused(k: Kernel, axis: str, only: Names, within: str) -> Kernel:
     merged: list[str] = []
 
     def go(body: Body, here: bool) -> Body:
@@ -194,103 +199,6 @@ def _mergeable(a: Loop, b: Loop) -> None:
             raise refusal("fuse", f"{x} {a.var}", f"{x} is complete only after the whole loop over {a.var}", "use online, or keep the loops apart")
 
 
-def split_range(k: Kernel, *, axis: str, rest: str, at: Scalar | None = None, only: Names = (), within: str = "") -> Kernel:
-    """One loop becomes two: axis below `at`, then `rest` from there to the end, each with the guards that it still needs.
-
-    Without `at`, the first loop ends where a guard on the axis could first fail, or first hold. Always legal. Guards that always hold in a part are dropped there, leaves whose guards never hold go.
-    """
-    known(k, "split_range", only)
-    found: list[Loop] = []
-
-    def cut(s: Loop) -> Body:
-        if not all_of(s.body, only):
-            raise refusal("split_range", axis, f"the loop holds {listed(definitions(s.body))}, not only {listed(only)}", "cut before fusing")
-        end = _turn(s) if at is None else at
-        if end is None:
-            return (s,)
-        found.append(s)
-        below = replace(s, hi=least(s.hi, end))
-        above = replace(s, var=rest, lo=greatest(s.lo, end), body=rename_variables(s.body, {axis: rest}))
-        return tuple(p for p in map(_discharged, (below, above)) if p.body)
-
-    body = map_chosen(k.body, axis, lambda s, around: some_of(s.body, only) and is_within(around, within), cut)
-    if not found:
-        raise refusal("split_range", axis, f"no loop {axis} with a guard around {listed(only)}", f"axes are {axes_of(k.body)}")
-    return replace(k, body=body)
-
-
-def _turn(s: Loop) -> Scalar | None:
-    """The iteration from which a guard on the loop's variable may fail (or, for a lower bound, may hold)."""
-    ranges = {q.var: hull(q) for q in statements(s.body) if isinstance(q, Loop)}
-    ends: list[Scalar] = []
-    for w in sorted({w for leaf, _, _ in leaves(s.body) for w in leaf.where if s.var in variables(w)}, key=text):
-        _, above = first_true(_at_ends(w, ranges, True), s.var)
-        below, _ = first_true(_at_ends(w, ranges, False), s.var)
-        ends += [e for e in (above, below) if e is not None]
-    return reduce(least, ends) if ends else None
-
-
-def _discharged(loop: Loop) -> Loop:
-    def go(body: Body, loops: tuple[Loop, ...]) -> Body:
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Loop):
-                inner = go(s.body, (*loops, s))
-                out += (replace(s, body=inner),) if inner else ()
-            elif isinstance(s, If):
-                out.append(with_body(s, go(s.body, loops)))
-            elif isinstance(s, Leaf):
-                if not any(never(w, loops) for w in s.where):
-                    out.append(replace(s, where=tuple(w for w in s.where if not always(w, loops))))
-            else:
-                out.append(s)
-        return tuple(out)
-
-    return replace(loop, body=go(loop.body, (loop,)))
-
-
-def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
-    """Shorten loops over `axis` to the iterations in which the leaves' guards can hold; drop the guards that this implies.
-
-    Always legal: the iterations that go did nothing. Needs one guard on the axis, the same for every leaf of the loop.
-    """
-    known(k, "clip", only)
-    found: list[Loop] = []
-
-    def cut(s: Loop) -> Body:
-        atoms = {w for leaf, _, _ in leaves(s.body) for w in leaf.where if axis in variables(w)}
-        if not atoms:
-            return (with_body(s, map_chosen(s.body, axis, chosen, cut)),)
-        if any(set(leaf.where) & atoms != atoms for leaf, _, _ in leaves(s.body)):
-            raise refusal("clip", axis, f"the leaves of {listed(definitions(s.body))} have different guards on {axis}", "clip before fusing")
-        lo, hi = s.lo, s.hi
-        ranges = {q.var: hull(q) for q in statements(s.body) if isinstance(q, Loop)}
-        for w in sorted(atoms, key=text):
-            below, above = first_true(_at_ends(w, ranges, False), axis)
-            if below is None and above is None:
-                raise refusal("clip", axis, f"the guard {text(w)} is not affine in {axis}")
-            lo, hi = (lo if below is None else greatest(lo, below)), (hi if above is None else least(hi, above))
-        found.append(s)
-        return (_discharged(replace(s, lo=lo, hi=hi)),)
-
-    def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
-        return all_of(s.body, only) and is_within(around, within)
-
-    body = map_chosen(k.body, axis, chosen, cut)
-    if not found:
-        raise refusal("clip", axis, f"no guard on {axis} in {listed(only)}", f"axes are {axes_of(k.body)}")
-    return replace(k, body=body)
-
-
-def _at_ends(atom: Scalar, ranges: dict[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
-    """The comparison a < b with the variables of `ranges` where a - b is largest (holds last) or smallest (holds first)."""
-    match atom:
-        case Op("<" | "<=" as name, (a, b)):
-            return Op(name, (extreme(subtract(a, b), ranges, largest), _ZERO))
-        case _:
-            return atom
-
-
 def reverse(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:
     """Run a loop from its end to its beginning (long rows of a triangle first). Legal when iterations are independent."""
     known(k, "reverse", only)
@@ -313,6 +221,7 @@ _REMEDIES = "privatise it and fold the parts in order, accumulate_in a private a
 
 def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = "", schedule: Schedule = "static") -> Kernel:
     """Say who runs a loop. parallel, thread: refused when iterations share something that is written. thread, unroll: a constant extent.
+    warp: a fold over the registers of the innermost thread loop's neighbours, whose extent it has (loops/team.py checks).
     lane: a constant extent, no guard on the axis (pad or split_range first), every index unit-stride in it or free of it."""
     known(k, "bind", only)
     found: list[Loop] = []
@@ -322,7 +231,7 @@ def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = ""
             raise refusal("bind", f"{listed(shared)} {axis}", f"race: iterations over {axis} share {listed(shared)}", _REMEDIES)
         if schedule == "paired" and (kind != "parallel" or s.lo != _ZERO):
             raise refusal("bind", axis, f"paired is for parallel loops from 0, found {kind} from {text(s.lo)}")
-        if kind in ("thread", "unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
+        if kind in ("thread", "warp", "unroll", "lane") and (s.lo != _ZERO or constant(s.hi) is None):
             raise refusal("bind", axis, f"{kind} needs a constant extent, found {text(s.lo)} <= {axis} < {text(s.hi)}", "split it first")
         if kind == "lane":
             _lane(s)

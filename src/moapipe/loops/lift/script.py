@@ -16,8 +16,9 @@ from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
 from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
-from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold
-from moapipe.loops.lift.nest import bind, clip, fuse, reorder, reverse, split, split_range
+from moapipe.loops.lift.extent import clip, once, split_range, stretch
+from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold, spread
+from moapipe.loops.lift.nest import bind, fuse, reorder, reverse, split
 from moapipe.loops.lift.online import online, rebase
 from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
@@ -61,8 +62,8 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 
 _ROWS = (
-    split, reorder, fuse, split_range, clip, reverse, bind,
-    online, rebase, privatise, accumulate_in, split_fold, fold_into, peel_first, recompute, repeat, atomic, own,
+    split, reorder, fuse, split_range, clip, stretch, once, reverse, bind,
+    online, rebase, privatise, accumulate_in, split_fold, spread, fold_into, peel_first, recompute, repeat, atomic, own,
     contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill,
     mask, pad, hoist_mask, overwrite, decide, skip,
     register_tile, sink_scale,
@@ -134,7 +135,7 @@ def _arguments(lift: Lift, given: Mapping[str, Any], params: Mapping[str, int], 
 def _value(hint: Any, v: Any, where: str, params: Mapping[str, int], k: Kernel) -> Any:
     if hint is int:
         return _integer(v, where, params)
-    if hint == Names:
+    if hint == Names and isinstance(v, str | list | tuple):
         return _names(v, k)
     if hint == tuple[int, ...]:
         return tuple(_integer(x, where, params) for x in v)
