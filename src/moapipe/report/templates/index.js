@@ -36,7 +36,7 @@ const columns = [
   { key: "variant", label: "variant", cell: (c) => `<span class="name" title="${escape(c.variant)}">${swatch(c)}${escape(c.variant)}</span>`, kind: "word strong" },
   { key: "target", label: "target", kind: "word" },
   { key: "dtype", label: "dtype", kind: "word" },
-  { key: "n", label: "n", cell: (c) => `<small class="sizes">${escape(others(c))}</small> ${c.n ?? "–"}`, kind: "number" },
+  { key: "n", label: "n", cell: (c) => `<span class="at"><small>${escape(others(c))}</small> ${c.n ?? "–"}</span>`, kind: "number" },
   { key: "predicted_seconds", label: "predicted", cell: (c) => time(c.predicted_seconds), kind: "number" },
   { key: "median_seconds", label: "measured", cell: (c) => time(c.median_seconds), kind: "number" },
   { key: "predicted_over_measured", label: "ratio", cell: (c) => known(c.predicted_over_measured) ? `<span class="${fair(c.predicted_over_measured) ? "" : "fair"}">${significant(c.predicted_over_measured)}</span>` : "–", kind: "number" },
