@@ -55,3 +55,21 @@ def test_clocks_are_left_alone_and_one_call_is_counted():
     words = counter.profiler(manifest, entry)
     assert words[words.index("--clock-control") + 1] == "none" and words[words.index("--launch-count") + 1] == "5"
     assert set(words[words.index("--metrics") + 1].split(",")) == set(METRICS) and len(set(METRICS.values())) == len(METRICS)
+
+
+def test_a_metric_that_the_device_refuses_is_left_out():
+    """Nsight Compute ends with the first name that it does not know; it is asked again without."""
+    unknown, asked = {"dram__bytes_read.sum", "launch__registers_per_thread"}, []
+
+    def profile(metrics):
+        asked.append(set(metrics))
+        refused = next((m for m in metrics if m in unknown), None)
+        return f"==ERROR== Failed to find metric {refused}" if refused else SAMPLE
+
+    assert [l.function for l in counter.asked(profile)] == ["moa_matmul_1_grid", "moa_matmul_2_grid"]
+    assert len(asked) == 3 and asked[-1] == set(METRICS) - unknown
+
+
+def test_numbers_are_printed_as_in_english():
+    """In other locales points may group digits: 2.508.800 bytes would be two and a half."""
+    assert counter._output(("sh", "-c", "echo $LC_ALL"), "") == "C\n"

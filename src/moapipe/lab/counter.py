@@ -8,6 +8,8 @@ Counters are taken in a run of their own, after the times: a profiler replays ke
 from __future__ import annotations
 
 import csv
+import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -43,14 +45,18 @@ METRICS: Mapping[str, str] = {
     "smsp__inst_executed_op_local_ld.sum": "local loads", "smsp__inst_executed_op_local_st.sum": "local stores",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "bank conflicts", "smsp__inst_executed.sum": "warp instructions",
     "sm__sass_thread_inst_executed_op_dfma_pred_on.sum": "f64 multiply-adds", "sm__sass_thread_inst_executed_op_ffma_pred_on.sum": "f32 multiply-adds",
-    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "stall: waiting for memory",
-    "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio": "stall: memory queue full",
-    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio": "stall: waiting for shared memory",
-    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "stall: barrier",
-    "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio": "stall: arithmetic busy",
+    "sm__sass_thread_inst_executed_op_dadd_pred_on.sum": "f64 additions", "sm__sass_thread_inst_executed_op_dmul_pred_on.sum": "f64 multiplications",
+    "sm__sass_thread_inst_executed_op_fadd_pred_on.sum": "f32 additions", "sm__sass_thread_inst_executed_op_fmul_pred_on.sum": "f32 multiplications",
+    "smsp__inst_executed_op_generic_atom_dot_cas.sum": "warp instructions of compare-and-swap", "lts__t_sector_hit_rate.pct": "L2 hits",
+    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio": "sectors a load",
+    "smsp__average_warp_latency_per_inst_issued.ratio": "warp cycles an instruction",
+    **{f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio": f"stall: {words}" for reason, words in {
+        "long_scoreboard": "waiting for memory", "lg_throttle": "memory queue full", "short_scoreboard": "waiting for shared memory", "mio_throttle": "shared memory's queue full",
+        "barrier": "barrier", "math_pipe_throttle": "arithmetic busy", "wait": "fixed latency", "not_selected": "another warp was chosen"}.items()},
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy", "launch__registers_per_thread": "registers",
 }
-"""What is asked for, and what it is called here. Names as in Nsight Compute 2020.1 to 2025.3; a device that lacks one says n/a."""
+"""What is asked for, and what it is called here. Names as in Nsight Compute 2020.1 to 2025.3; a device that lacks one says n/a, or refuses
+it by name: then it is asked without."""
 UNITS: Mapping[str, tuple[str, float]] = {
     "byte": ("B", 1.0), "Kbyte": ("B", 1e3), "Mbyte": ("B", 1e6), "Gbyte": ("B", 1e9), "Tbyte": ("B", 1e12),
     "nsecond": ("s", 1e-9), "usecond": ("s", 1e-6), "msecond": ("s", 1e-3), "second": ("s", 1.0), "ns": ("s", 1e-9), "us": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0),
@@ -130,16 +136,31 @@ def _profiled(e: Experiment, planned: Plan, x: Entry) -> tuple[Launched, ...]:
     with tempfile.TemporaryDirectory(prefix="moapipe-") as folder:
         bench.write_inputs(e, planned.group, x.point, planned.manifest, Path(folder))
         script = bench.preparation(x, planned.manifest, Path(folder)) + "\nwarm 0\n"
-        started = (*profiler(x.library.manifest, x), *command(x, e, planned.group))
-        done = subprocess.run(started, input=script, capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    return parse(done.stdout)
+        words = command(x, e, planned.group)
+        return asked(lambda metrics: _output((*profiler(x.library.manifest, x, metrics), *words), script))
 
 
-def profiler(manifest: Mapping[str, Any], x: Entry) -> tuple[str, ...]:
+def asked(profile: Callable[[Sequence[str]], str]) -> tuple[Launched, ...]:
+    """What `profile` prints for metrics, without those that it refuses by name. LabError when it prints no table for another reason."""
+    metrics = tuple(METRICS)
+    while True:
+        text = profile(metrics)
+        refused = {m for line in text.splitlines() if line.startswith("==ERROR==") for m in metrics if re.search(rf"(?<![\w.]){re.escape(m)}(?![\w.])", line)}
+        if not refused:
+            return parse(text)
+        metrics = tuple(m for m in metrics if m not in refused)
+
+
+def _output(words: Sequence[str], script: str) -> str:
+    """Numbers are written as in the locale C: elsewhere points may group digits."""
+    return subprocess.run(words, input=script, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=LIMIT_S).stdout
+
+
+def profiler(manifest: Mapping[str, Any], x: Entry, metrics: Sequence[str] = tuple(METRICS)) -> tuple[str, ...]:
     """How Nsight Compute is called for the launches of one call."""
     once = len(launches(manifest, x.point.sizes, x.gpu_threads))
     return (PROGRAM, "--csv", "--page", "details", "--print-units", "base", "--clock-control", "none", "--target-processes", "all",
-            "--kernel-name", "regex:^moa_", "--launch-count", str(once), "--metrics", ",".join(METRICS))
+            "--kernel-name", "regex:^moa_", "--launch-count", str(once), "--metrics", ",".join(metrics))
 
 
 def _predicted(e: Experiment, x: Entry) -> dict[str, Any]:
