@@ -39,7 +39,7 @@ check: $(READY) ## lint, types, import contracts, sizes
 	@$(PYTEST) tests/test_architecture.py
 
 test-gpu-emulated: $(READY) ## run texts for GPUs without one: under the shim, Oclgrind and PoCL, and what their compilers make of them
-	@$(PYTEST) -n 2 --dist loadfile tests/lab/test_emulation.py tests/lab/test_opencl.py tests/lab/test_evidence.py tests/lab/test_gpu.py tests/lab/test_binary.py tests/targets/test_device.py
+	@$(PYTEST) -n 2 --dist loadfile tests/lab/test_emulation.py tests/lab/test_opencl.py tests/lab/test_mutant.py tests/lab/test_offload.py tests/lab/test_evidence.py tests/lab/test_gpu.py tests/lab/test_binary.py tests/targets/test_device.py
 
 evidence: $(READY) ## what is known of every text for a GPU, without one: compiled, emulated, interpreted (long; resumes)
 	@$(SNAKEMAKE) --config experiment=config/evidence.yaml -- evidences

@@ -33,7 +33,7 @@ RECORDS = [f"{HERE}/bench/{g.path()}/record.nc" for g in GROUPS]
 TARGETS = {
     "all": f"{HERE}/archive.txt",
     "derivations": [f"results/derive/{b.path()}/manifest.json" for b in EVERY],
-    "emulations": [f"results/emulate/{b.path()}/{MACHINE}/emulation.json" for b in TEXTS],
+    "emulations": list(dict.fromkeys(f"{HERE}/emulate/{b.kernel}/{b.form}/{b.dtype}/emulation.json" for b in TEXTS)),
     "evidences": [f"{HERE}/evidence.json"] if TEXTS else [],
     "builds": [f"results/build/{b.path()}/{MACHINE}/build.json" for b in EVERY],
     "validations": [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in BUILDS],

@@ -1,6 +1,7 @@
 """The line as Snakemake walks it: every experiment plans from a clean state, content alone decides what runs again, nothing is lost."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ def test_every_experiment_plans_from_a_clean_state(name: str, clean) -> None:
     builds, texts, groups = experiment.builds(e), experiment.texts(e), len(experiment.groups(e))
     assert jobs.pop("total") == sum(jobs.values())
     every = len({*builds, *texts})
-    expected = {"derive": every, "build": every, "validate": len(builds), "emulate": len(texts), "calibrate": 1, "predict": groups, "bench": groups,
+    expected = {"derive": every, "build": every, "validate": len(builds), "emulate": len({(b.kernel, b.form, b.dtype) for b in texts}), "calibrate": 1, "predict": groups, "bench": groups,
                 "collect": 1, "chart": 1, "evidence": int(bool(texts)), "archive": 1, "all": 1}  # fmt: skip
     assert jobs == {stage: n for stage, n in expected.items() if n}
 
@@ -51,6 +52,29 @@ def test_evidence_is_planned_for_every_text_for_a_gpu(clean) -> None:
     e = experiment.read("evidence", clean.path)
     known = {b.kernel for b in experiment.all_builds(clean.path, "plain", kernel.names(clean.path), tuple(t for t in kernel.TARGETS if t not in experiment.HOST_TARGETS))}
     assert {b.kernel for b in experiment.texts(e)} == known and not experiment.builds(e)
+
+
+def test_a_machine_with_nothing_for_gpus_loses_nothing_else(clean, tmp_path: Path) -> None:
+    """No nvcc, hipcc, Oclgrind, PoCL, clang or cupy: every module loads, the smoke test is planned whole, and `doctor` says what is missing and
+    what that leaves out, as notices."""
+    names = ("bash", "sh", "env", "tee", "gcc", "g++", "gfortran", "as", "ld", "make", "git", "uname", "which", "lstopo-no-graphics", "lstopo", "numactl", "perf", "lscpu")
+    (tmp_path / "bin").mkdir()
+    for name, found in ((n, shutil.which(n)) for n in names):
+        if found:
+            (tmp_path / "bin" / name).symlink_to(found)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "cupy.py").write_text("raise ImportError('no cupy')")
+    bare = clean.environment(PATH=f"{tmp_path / 'bin'}", OCL_ICD_VENDORS=str(tmp_path / "none"), PYTHONPATH=f"{clean.path / 'src'}{os.pathsep}{tmp_path / 'none'}")
+    assert not [p for p in ("nvcc", "hipcc", "oclgrind", "clang", "clang-19", "ncu") if shutil.which(p, path=bare["PATH"])]
+    modules = " ".join(".".join(p.relative_to(clean.path / "src").with_suffix("").parts) for p in (clean.path / "src" / "moapipe").rglob("*.py") if p.stem[0] != "_")
+    loaded = clean.run("python", "-c", f"import importlib\nfor m in '{modules}'.split(): importlib.import_module(m)", env=bare)
+    assert loaded.returncode == 0, loaded.stdout
+    plan = clean.run("snakemake", "-n", "--config", "experiment=config/smoke.yaml", env=bare)
+    assert plan.returncode == 0 and "bench" in plan.stdout, plan.stdout
+    said = clean.moapipe("doctor", env=bare).stdout
+    for topic, loss in {"compiler of cuda": "not compiled", "compiler of hip": "not compiled", "compiler of opencl": "not compiled", "oclgrind": "no evidence",
+                        "pocl": "no evidence", "offload": "no evidence", "mutants": "no evidence"}.items():
+        assert re.search(rf"^! {topic} .*{loss}", said, re.MULTILINE), said
 
 
 def test_planning_loads_no_heavy_room() -> None:

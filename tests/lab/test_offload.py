@@ -12,10 +12,9 @@ from moapipe.lab import offload, pair
 from moapipe.lab.derive import derive
 from moapipe.lab.errand import Errand
 from moapipe.lab.experiment import Build
-from moapipe.lab.kernel import FAMILIES, load, names, scan
-from moapipe.lab.oracle import truth
+from moapipe.lab.kernel import FAMILIES, names, scan
 from moapipe.lab.place import root
-from moapipe.lab.trial import EXTENTS, examine, missing, scenario
+from moapipe.lab.trial import EXTENTS, examine, missing, stage
 
 ROOT = root()
 VARIANTS = [(k, next(iter(v.forms or scan(k, ROOT).forms)), n) for k in names(ROOT) for n, v in scan(k, ROOT).variants.items() if set(FAMILIES["directives"]) & set(v.targets)]
@@ -35,9 +34,7 @@ def test_numbers_are_right(target, way):
 
 @pytest.mark.skipif(bool(missing(SUMS.target, "offload")), reason=missing(SUMS.target, "offload"))
 def test_a_sum_that_does_not_come_back_is_seen_on_a_device_only(tmp_path):
-    kernel, d = load(SUMS.kernel, ROOT), derive(SUMS, ROOT, tiny=True)
-    s = scenario(kernel, EXTENTS["offload"])
-    t = truth(kernel, SUMS.form, SUMS.dtype, s)
+    d, s, t = stage(SUMS, ROOT, *EXTENTS["offload"])
     outputs = re.search(r"map\(from: ([^)]*)\)", d.source.text)
     assert outputs
     source = tmp_path / d.manifest["source"]

@@ -11,15 +11,14 @@ from tests.targets import tiles
 from tests.targets.test_emit import random_inputs
 
 from moapipe.lab import opencl
-from moapipe.lab.derive import derive
 from moapipe.lab.errand import Answer, Errand
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import load, names, scan
-from moapipe.lab.oracle import truth
 from moapipe.lab.place import root
-from moapipe.lab.trial import EXTENTS, examine, scenario
+from moapipe.lab.trial import EXTENTS, examine, stage
 from moapipe.loops.interpret import run
 from moapipe.targets.emit import emit
+from moapipe.targets.table import target_named
 
 ROOT = root()
 RUNTIMES = [pytest.param(r, marks=pytest.mark.skipif(bool(why := opencl.missing(r)), reason=why)) for r in opencl.RUNTIMES]
@@ -31,9 +30,9 @@ BUILDS = {k: [Build(k, f, v, "opencl", "plain", dtype) for dtype in ("f64", "f32
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("kernel", [k for k in BUILDS if BUILDS[k]])
 def test_numbers_are_right_and_nothing_is_reported(kernel, runtime):
-    """In f64 the first and the last form, in f32 the first; `moapipe emulate` goes through all."""
-    first, *_, last = (*FORMS[kernel], *FORMS[kernel])
-    builds = [b for b in BUILDS[kernel] if b.form == first or (b.dtype == "f64" and b.form == last)]
+    """Every variant in the first of its forms in f64, and one text in f32; `make evidence` goes through all."""
+    firsts = {b.variant: b for b in reversed(BUILDS[kernel]) if b.dtype == "f64"}
+    builds = [*firsts.values(), replace(firsts[next(iter(firsts))], dtype="f32")]
     bad = {b.path(): e.detail for b, e in zip(builds, examine(builds, ROOT, runtime), strict=True) if not e.passed}
     assert not bad
 
@@ -56,6 +55,7 @@ def test_launches_inside_loops_and_conditions(runtime):
 
 SHARED = Build("attention_forward_backward", "full", "row_parallel_atomic", "opencl", "plain", "f64")
 PLAIN = Build("attention_forward", "full", "online", "opencl", "plain", "f64")
+TEAM = Build("attention_forward", "causal", "online_shared", "opencl", "plain", "f64")
 MUTANTS = {
     "a plain sum where others add": (SHARED, r"atomic_add_real\(&([^;]*?), ([^;]*)\);\n", r"\1 = \1 + \2;\n", "data race"),
     "two threads own one element": (PLAIN, r"item \+= threads", "item += 1", "data race"),
@@ -66,11 +66,10 @@ MUTANTS = {
 
 
 def mutant(b: Build, old: str, new: str, runtime: str) -> Answer:
-    kernel, d = load(b.kernel, ROOT), derive(b, ROOT, tiny=True)
-    s = scenario(kernel, EXTENTS["oclgrind"])
+    d, s, t = stage(b, ROOT, *EXTENTS["oclgrind"])
     text, count = re.subn(old, new, d.source.text)
     assert count, d.source.text
-    return opencl.run([Errand(text, d.manifest, truth(kernel, b.form, b.dtype, s).inputs, dict(s.sizes), 40)], runtime)[0]
+    return opencl.run([Errand(text, d.manifest, t.inputs, dict(s.sizes), 40)], runtime)[0]
 
 
 @grinds
@@ -78,6 +77,32 @@ def mutant(b: Build, old: str, new: str, runtime: str) -> Answer:
 def test_a_planted_fault_is_reported(fault):
     b, old, new, words = MUTANTS[fault]
     assert words in mutant(b, old, new, "oclgrind").report
+
+
+@grinds
+def test_no_barrier_can_be_spared():
+    """Each is there for a dependence: without it, Oclgrind sees a race, at sizes of several tiles or where a loop in between has no iterations."""
+    d, s, _ = stage(TEAM, ROOT, EXTENTS["shim"][0])
+    stop = target_named("opencl").team.barrier
+    parts = d.source.text.split(stop)
+    assert len(parts) > 6
+    texts = [stop.join([*parts[: n - 1], parts[n - 1] + parts[n], *parts[n + 1 :]]) for n in range(1, len(parts))]
+
+    def races(**other: int) -> list[bool]:
+        sizes = {**dict(s.sizes), **other}
+        inputs = {n: np.asarray(v) for n, v in load(TEAM.kernel, ROOT).call("inputs", np.random.default_rng(1), sizes, TEAM.form).items()}
+        return ["data race" in a.report for a in opencl.run([Errand(text, d.manifest, inputs, sizes, 40) for text in texts], "oclgrind")]
+
+    assert all(any(each) for each in zip(races(), races(d_k=0), races(kv_len=0), strict=True))
+
+
+@grinds
+def test_what_is_said_of_one_text_silences_no_other():
+    """Oclgrind counts what it reports and falls silent at a limit, whichever program it is."""
+    d, s, t = stage(PLAIN, ROOT, *EXTENTS["oclgrind"])
+    bad, good = (Errand(text, d.manifest, t.inputs, dict(s.sizes), 40) for text in (d.source.text.replace("out[", "out[1 + "), d.source.text))
+    reports = [a.report for a in opencl.run([bad, bad, good, bad], "oclgrind", limits={"OCLGRIND_MAX_ERRORS": "1"})]
+    assert [bool(r) for r in reports] == [True, True, False, True]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES[:1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from moapipe.cli import axis
 from moapipe.errors import LabError
 from moapipe.lab import build as building
 from moapipe.lab import call as calling
-from moapipe.lab import evidence, module
+from moapipe.lab import evidence, experiment, module
 from moapipe.lab import validate as validating
 from moapipe.lab.experiment import machine_file
 from moapipe.lab.kernel import scan
@@ -66,19 +67,25 @@ def validate(
 
 def emulate(
     kernel: axis.Kernel, form: axis.Form = "", variant: axis.Variant = "", target: axis.Target = "cuda", isa: axis.Isa = "auto", dtype: axis.Dtype = "f64",
-    machine: axis.Machine = "local", keep_going: axis.KeepGoing = False,
+    experiment_name: Annotated[str, typer.Option("--experiment", help="All texts of this experiment's group, into its emulation.json.", show_default=False)] = "",
+    machine: axis.OnMachine = "", keep_going: axis.KeepGoing = False,
 ) -> None:
-    """Run a text for a GPU on this machine's processor, in every way that is installed: emulation.json.
+    """Run a text for a GPU on this machine's processor, in every way that is installed, and say what each showed.
 
-    A wrong number, a race or a miscount is a bad result: exit code 1, or 0 with --keep-going. What is not installed is written down.
+    A wrong number, a race, a miscount or a planted fault that nothing reports is a bad result: exit code 1, or 0 with --keep-going.
     """
     here = root()
-    b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine)
-    document = evidence.emulate(b, here, machine)
-    for e in document["evidence"]:
-        print(f"{e['kind']} {e['status']}: {b.path()}: {e['detail']}")
-    if wrong := evidence.failed(document):
-        bad(f"emulation failed: {b.path()}: {wrong[0]}", keep_going)
+    if experiment_name:
+        e = experiment.read(experiment_name, here, machine)
+        rows = evidence.emulate(e, axis.group_of(e, kernel, form, dtype))["texts"]
+    else:
+        b = axis.build_of(scan(kernel, here), here, form, variant, target, isa, dtype, machine or "local")
+        rows = [{**asdict(b), "evidence": [asdict(x) for x in evidence.shown([b], here)[0]]}]
+    said = [(f"{x['kind']} {x['status']}: {'/'.join(r[a] for a in experiment.BUILD_AXES)}: {x['detail']}", x["status"]) for r in rows for x in r["evidence"]]
+    for line, _ in said:
+        print(line)
+    if wrong := [line for line, status in said if status == "failed"]:
+        bad(f"emulation failed: {wrong[0]}", keep_going)
 
 
 def call(

@@ -89,7 +89,7 @@ def evidence(
     Exit code 1 when something speaks against a build.
     """
     e = experiment.read(experiment_name, root(), machine)
-    rows = gather(experiment.texts(e), e.root, e.file.machine)
+    rows = gather(e)
     found = proof.document(rows, e.name, e.file.machine)
     write_json(e.root / folder(e) / "evidence.json", found)
     print(json.dumps(found, indent=1, ensure_ascii=False) if format == "json" else proof.text(found), end="")

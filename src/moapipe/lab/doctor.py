@@ -171,9 +171,9 @@ def _gpu(place: Place) -> Iterator[Finding]:
     yield _there("cuobjdump", binary.disassembler(), "promises of CUDA texts are checked in PTX, not in the code that runs",
                  "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
     for name, way in evidence.WAYS.items():
-        why = way.missing()
-        loss = f"{why}: no evidence of this kind for {', '.join(way.targets)} ({way.text})"
-        yield Finding(name, loss, "notice", "the rest of the evidence is made without it") if why else Finding(name, f"runs texts of {', '.join(way.targets)} on the processor")
+        barred = {t: why for t in way.targets if (why := way.missing(t))}
+        loss = f"{'; '.join(dict.fromkeys(barred.values()))}: no evidence of this kind for {', '.join(barred)} ({way.text})"
+        yield Finding(name, loss, "notice", "the rest of the evidence is made without it") if barred else Finding(name, f"runs texts of {', '.join(way.targets)} on the processor")
     device = place.machine.device
     if device is None:
         yield Finding("GPU", f"config/machines/{place.name}.yaml describes none: texts for GPUs are compiled and emulated, never measured")

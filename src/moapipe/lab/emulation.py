@@ -7,6 +7,7 @@ evidence that the text is right, not that a GPU ran it, and says nothing about s
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +21,18 @@ from numpy.typing import NDArray
 from moapipe.errors import LabError
 from moapipe.lab.buffer import DTYPES, aligned
 from moapipe.lab.library import becoming, function, shapes, work_elements
+from moapipe.loops.atomic import atomics
+from moapipe.loops.onf import Kernel
+from moapipe.loops.tally import Access
 
 LANGUAGES = ("cuda", "hip")
 """Targets whose text the shim reads."""
 SHIM = Path(__file__).parent / "native" / "shim.hpp"
-COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-include", str(SHIM))
+COMMAND = ("g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-include", str(SHIM))
 REAL = {"f32": "float", "f64": "double"}
 WORK = "work"
+FOR_COMPILERS = re.compile(r"\A/\*.*?\*/|^#ifndef EMULATED$.*?^#endif$", re.MULTILINE | re.DOTALL)
+Outputs = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Emulation:
     """`traffic` of each input, output, of the workspace (`work`) and of the arrays that teams shared. `outside`: accesses outside all
     buffers. `barriers` that all threads of a block met at, of all blocks together; `divergent`: those that some did not come to."""
 
-    outputs: Mapping[str, NDArray[Any]]
+    outputs: Outputs
     traffic: Mapping[str, Traffic]
     outside: int
     barriers: int
@@ -52,8 +58,31 @@ class Emulation:
     launches: int
 
     @property
-    def faults(self) -> int:
-        return self.outside + self.divergent + sum(t.races for t in self.traffic.values())
+    def faults(self) -> tuple[str, ...]:
+        """What no right text does, in words."""
+        found = {"accesses outside of all buffers": self.outside, "barriers that some threads do not reach": self.divergent}
+        found |= {f"races on {name}": x.races for name, x in self.traffic.items()}
+        return tuple(f"{n} {what}" for what, n in found.items() if n)
+
+
+def seen(text: str) -> str:
+    """What the shim sees of a text: without its heading, and without what only a GPU's compiler reads."""
+    return FOR_COMPILERS.sub("", text)
+
+
+def miscounted(e: Emulation, kernel: Kernel, sizes: Mapping[str, int], accesses: Mapping[str, Access]) -> list[str]:
+    """Buffers whose accesses are not those that the interpreter counts (`accesses`), and atomics that are not the formula's; the workspace
+    holds all arrays that are no buffers. Lengths are read as indices, which no count calls an access."""
+    out = []
+    updates = atomics(kernel, sizes)
+    for name, x in e.traffic.items():
+        held = [n for n, a in accesses.items() if (a.space in ("workspace", "private") if name == WORK else n == name)]
+        loads, stores = (sum(getattr(accesses[n], way) for n in held) for way in ("loads", "stores"))
+        if (loads or stores) and (x.loads + x.atomics, x.stores + x.atomics) != (loads, stores):
+            out.append(f"{name}: {x.loads + x.atomics} loads and {x.stores + x.atomics} stores, counted {loads} and {stores}")
+        if x.atomics != (due := sum(u.updates for u in updates if u.array in (*held, name))):
+            out.append(f"{name}: {x.atomics} atomics, counted {due}")
+    return out
 
 
 def compile_text(source: Path, dtype: str, library: Path) -> None:

@@ -56,7 +56,7 @@ class Runtime:
 RUNTIMES = {
     "pocl": Runtime("Portable Computing Language", "", "libOpenCL.so.1", {}, "-cl-std=CL1.2", False, "pocl-opencl-icd ocl-icd-libopencl1"),
     "oclgrind": Runtime("Oclgrind", "oclgrind", "../lib/oclgrind/liboclgrind-rt.so", {
-        "OCLGRIND_DATA_RACES": "1", "OCLGRIND_UNIFORM_WRITES": "1", "OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_MAX_ERRORS": "20", "OCLGRIND_CHECK_API": "1"},
+        "OCLGRIND_DATA_RACES": "1", "OCLGRIND_UNIFORM_WRITES": "1", "OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_MAX_ERRORS": "1000", "OCLGRIND_CHECK_API": "1"},
         "-cl-std=CL1.2 -cl-opt-disable", True, "oclgrind"),      # it does not know all that an optimiser writes
 }
 
@@ -73,12 +73,13 @@ def missing(runtime: str) -> str:
     return ""
 
 
-def run(errands: Sequence[Errand], runtime: str, timeout: float = 600) -> list[Answer]:
-    """Texts with their manifests, on one runtime. LabError when it is not installed or time is up."""
+def run(errands: Sequence[Errand], runtime: str, timeout: float = 3600, limits: Mapping[str, str] | None = None) -> list[Answer]:
+    """Texts with their manifests, on one runtime, with other `limits` in its environment than usual. LabError when it is not installed or
+    time is up."""
     row = RUNTIMES[runtime]
     if not row.place:
         raise LabError(f"no {row.program}", where=runtime, hint=f"Debian: apt install {row.package}")
-    return errand.run(errands, "moapipe.lab.opencl", runtime, row.environment, timeout)
+    return errand.run(errands, "moapipe.lab.opencl", runtime, {**row.environment, **(limits or {})}, timeout)
 
 
 # ------------------------------------------------------------------ inside the process

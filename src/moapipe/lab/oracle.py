@@ -37,8 +37,9 @@ class Truth:
 
 
 @lru_cache(maxsize=256)
-def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario) -> Truth:
-    """The truth of a scenario, shared by all variants and languages. LabError when long double is no wider than float64 here."""
+def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, *, beside: bool = True) -> Truth:
+    """The truth of a scenario, shared by all variants and languages; without PyTorch's outputs, and without loading it, where nobody looks
+    at them `beside` it. LabError when long double is no wider than float64 here."""
     if np.finfo(WIDER[dtype]).nmant <= np.finfo(DTYPES[dtype]).nmant:
         raise LabError("this machine's long double is no wider than float64", hint="validate float64 builds on x86-64")
     with np.errstate(all="ignore"):
@@ -49,7 +50,7 @@ def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario) -> Truth:
         outputs = kernel.call("reference", np, {k: np.asarray(v, WIDER[dtype]) for k, v in inputs.items()}, form)
         plain = [{k: np.asarray(v, np.float64) for k, v in x.items()} for x in (inputs, outputs)]
         bounds = kernel.call("error_bound", float(np.finfo(DTYPES[dtype]).eps), *plain, form)
-    return Truth(inputs, outputs, bounds, *_baseline(kernel, form, inputs))
+    return Truth(inputs, outputs, bounds, *(_baseline(kernel, form, inputs) if beside else ({}, "")))
 
 
 def _baseline(kernel: KernelFile, form: str, inputs: Arrays) -> tuple[Arrays, str]:

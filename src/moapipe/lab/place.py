@@ -34,11 +34,6 @@ def validated(build: Build, machine: str) -> Path:
     return Path("results/validate") / build.path() / machine / "validation.json"
 
 
-def emulated(build: Build, machine: str) -> Path:
-    """emulation.json."""
-    return Path("results/emulate") / build.path() / machine / "emulation.json"
-
-
 def calibrated(machine: str) -> Path:
     """calibration.json."""
     return Path("results/calibrate") / machine / "calibration.json"
@@ -47,6 +42,11 @@ def calibrated(machine: str) -> Path:
 def folder(e: Experiment) -> Path:
     """dataset.nc, table.txt, charts/ and archive.txt of an experiment on its machine, and what its groups have."""
     return Path("results") / e.name / e.file.machine
+
+
+def emulated(e: Experiment, group: Group) -> Path:
+    """emulation.json."""
+    return folder(e) / "emulate" / group.path() / "emulation.json"
 
 
 def predicted(e: Experiment, group: Group) -> Path:

@@ -6,6 +6,7 @@ A row is a build; its columns are what is known of it. `no` under `GPU` means wh
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ COLUMNS = (*WAYS, "compiled", "gpu")
 WORDS = {"passed": "yes", "failed": "FAILED", "missing": "missing", "untried": "not tried", "none": "", "no": "no"}
 TEXTS = {**{name: way.text for name, way in WAYS.items()}, "compiled": "for each architecture; its code keeps what the loop nest promises",
          "gpu": "validated on a GPU"}  # fmt: skip
+TITLES = {"gpu": "GPU"}
 SCHEMA = 1
-WIDTH = 190
+WIDTH = 200
 
 
 def document(rows: Sequence[Mapping[str, Any]], experiment: str, machine: str) -> dict[str, Any]:
@@ -32,6 +34,17 @@ def document(rows: Sequence[Mapping[str, Any]], experiment: str, machine: str) -
 def failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """`build column: why` for every piece of evidence against a build."""
     return [f"{'/'.join(r[a] for a in BUILD_AXES)} {c}: {r[c]['detail']}" for r in rows for c in COLUMNS if r[c]["status"] == "failed"]
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """For each column how many texts have which answer, in words, and the languages whose texts cannot have one: `258 yes, 2 missing; not
+    for opencl`."""
+    out = {}
+    for c in COLUMNS:
+        counts = Counter(WORDS[r[c]["status"]] for r in rows if r[c]["status"] != "none")
+        without = dict.fromkeys(r["target"] for r in rows if r[c]["status"] == "none")
+        out[c] = "; ".join(filter(None, (", ".join(f"{n} {word}" for word, n in counts.most_common()), f"not for {', '.join(without)}" if without else "")))
+    return out
 
 
 def said(cell: Mapping[str, Any]) -> str:
@@ -46,11 +59,12 @@ def text(found: Mapping[str, Any]) -> str:
     rows = found["rows"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"Evidence for texts for GPUs, {found['experiment']} on {found['machine']}", title_justify="left")
     for name in ("kernel", "form", "variant", "target", "dtype", *COLUMNS):
-        table.add_column("GPU" if name == "gpu" else name)
+        table.add_column(TITLES.get(name, name))
     for r in rows:
         table.add_row(*(r[a] for a in ("kernel", "form", "variant", "target", "dtype")), *(said(r[c]) for c in COLUMNS))
     out = io.StringIO()
     Console(file=out, width=WIDTH, no_color=True).print(table)
     missing = dict.fromkeys(f"missing: {c}: {r[c]['detail']}" for r in rows for c in COLUMNS if r[c]["status"] == "missing")
     run = sum(r["gpu"]["status"] == "passed" for r in rows)
-    return out.getvalue() + "\n".join([f"{len(rows)} builds, {run} of them validated on a GPU", *missing, *(f"failed: {f}" for f in failures(rows))]) + "\n"
+    heads = [f"{len(rows)} builds, {run} of them validated on a GPU", *(f"{TITLES.get(c, c)}: {words}" for c, words in summary(rows).items())]
+    return out.getvalue() + "\n".join([*heads, *missing, *(f"failed: {f}" for f in failures(rows))]) + "\n"

@@ -67,7 +67,7 @@ def write_evidence(folder: Path) -> None:
     if (folder / "evidence.json").is_file():
         found = read_json(folder / "evidence.json")
         run = sum(r["gpu"]["status"] == "passed" for r in found["rows"])
-        write_text(folder / EVIDENCE, _template("evidence.html").render(found=found, said=evidence.said, run=run))
+        write_text(folder / EVIDENCE, _template("evidence.html").render(found=found, evidence=evidence, run=run))
 
 
 @lru_cache(maxsize=4)

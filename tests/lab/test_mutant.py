@@ -1,0 +1,52 @@
+"""Faults that are planted in every text: the checks report them, and a fault that nobody reports is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moapipe.lab import mutant, trial
+from moapipe.lab.experiment import Build
+from moapipe.lab.mutant import MUTANTS, Mutant, examine, finder, planted
+from moapipe.lab.place import root
+
+ROOT = root()
+TEAM = Build("attention_forward", "causal", "online_shared", "cuda", "plain", "f64")
+ATOMIC = Build("attention_backward", "weights", "row_parallel_atomic", "cuda", "plain", "f32")
+UPDATED = Build("matmul", "nn_accumulate", "naive", "cuda", "plain", "f64")
+WAYS = [pytest.param(t, marks=pytest.mark.skipif(bool(why := trial.missing(t, finder(t))), reason=why)) for t in ("cuda", "opencl")]
+MAPPED = Build("matmul", "nn_accumulate", "naive", "c_omp_target", "plain", "f64")
+maps = pytest.mark.skipif(bool(trial.missing(MAPPED.target, "offload")), reason=trial.missing(MAPPED.target, "offload"))
+
+
+@pytest.mark.parametrize("target", WAYS)
+def test_every_planted_fault_is_found(target):
+    """Three texts that have all kinds of fault among them; `make evidence` goes through all texts."""
+    builds = [replace(b, target=target) for b in (TEAM, ATOMIC, UPDATED)]
+    found = examine(builds, ROOT)
+    assert [e.detail for e in found if not e.passed] == []
+    assert {name for b in builds for name, _ in planted(trial.stage(b, ROOT, trial.EXTENTS["shim"][0])[0])} == {n for n, m in MUTANTS.items() if target in m.targets}
+    assert "5 of 5 planted faults found" in found[0].detail
+
+
+@maps
+def test_every_lost_mapping_is_found():
+    """Of an input, of an output, and of a buffer that is both."""
+    found = examine([MAPPED, replace(ATOMIC, target="c_omp_target")], ROOT)
+    assert [(e.status, e.detail.partition(":")[0]) for e in found] == [("passed", "2 of 2 planted faults found")] * 2
+
+
+@pytest.mark.parametrize("target", WAYS)
+def test_a_fault_that_nothing_reports_is_said(target, monkeypatch):
+    monkeypatch.setattr(mutant, "MUTANTS", {"none at all": Mutant("race", lambda d, text: text + "\n")})
+    (found,) = examine([replace(UPDATED, target=target)], ROOT)
+    assert found.status == "failed" and found.detail == "none at all: not found (nothing is reported)"
+
+
+@pytest.mark.parametrize("name", [n for n, m in MUTANTS.items() if "cuda" in m.targets])
+def test_a_fault_changes_only_texts_that_can_have_it(name):
+    """Barriers and shared arrays are of teams, atomics of shared sums; whoever deals iterations out has no team."""
+    changed = [name in dict(planted(trial.stage(b, ROOT, trial.EXTENTS["shim"][0])[0])) for b in (TEAM, ATOMIC)]
+    team, atomic = "barrier" in name or "shared" in name, "atomic" in name or "iterations" in name
+    assert changed == [not atomic, not team]
