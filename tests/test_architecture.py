@@ -16,6 +16,7 @@ from moapipe.cli import PANELS, VERBS
 from moapipe.lab import experiment, kernel
 from moapipe.report.charts import CHARTS
 from moapipe.report.metrics import METRICS
+from moapipe.targets.table import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES, FUNCTION_LINES, KERNEL_LINES, SNAKEFILE_LINES = 400, 40, 180, 60
@@ -31,6 +32,27 @@ def named(path: Path) -> str:
 
 def functions(path: Path) -> list[ast.FunctionDef]:
     return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+
+
+RECORDS = {"c", "fortran", "cuda", "hip", "opencl", "directive"}
+"""Modules of targets that are languages, not walkers."""
+WALKERS = [p for p in MODULES if p.parent.name in ("loops", "lift") or (p.parent.name == "targets" and p.stem not in {*RECORDS, "table", "comparison"})]
+
+
+@pytest.mark.parametrize("path", WALKERS, ids=named)
+def test_no_walker_asks_which_language_it_writes(path: Path) -> None:
+    """What differs is in the records: a walker names no language, and compares no record's name, source or compiler."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.Constant) and node.value in {*TARGETS, *(t.source for t in TARGETS.values())}), f"line {node.lineno} names {node.value}"
+        for side in [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.subject] if isinstance(node, ast.Match) else []:
+            asked = {f"{ast.unparse(n.value)}.{n.attr}" for n in ast.walk(side) if isinstance(n, ast.Attribute) and n.attr in ("source", "compiler", "compilers", "name")}
+            assert not {a for a in asked if a.split(".")[-2] in ("target", "t", "row")}, f"line {node.lineno} compares {asked}"
+
+
+def test_hip_is_what_differs_from_cuda() -> None:
+    """Its record is under 40 lines, and adds no function."""
+    path = ROOT / "src" / "moapipe" / "targets" / "hip.py"
+    assert len(path.read_text().splitlines()) < 40 and not functions(path)
 
 
 def test_imports_go_left() -> None:

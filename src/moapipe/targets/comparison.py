@@ -107,9 +107,10 @@ def differences(kernel: Kernel, left: Target, right: Target) -> Iterator[Differe
     if any(isinstance(l, Accumulate) and l.atomic for l, _, _ in leaves(kernel.body)):
         yield Difference("atomic sum", *("; ".join(t.atomic).format("x", "y") for t in (left, right)))
     for name in sorted(used(kernel)):
-        for a, b in ((left.scalar.get(name), right.scalar.get(name)), (left.integer.get(name), right.integer.get(name)), (left.signs.get(name), right.signs.get(name))):
+        for both, words in ((left.scalar, right.scalar), name), ((left.integer, right.integer), f"{name} of integers"), ((left.signs, right.signs), name):
+            a, b = (side.get(name) for side in both)
             if a and b and a != b:
-                yield Difference(name, a.format("x", "y", "z"), b.format("x", "y", "z"))
+                yield Difference(words, a.format("x", "y", "z"), b.format("x", "y", "z"))
 
 
 def used(kernel: Kernel) -> frozenset[str]:
@@ -130,6 +131,8 @@ def used(kernel: Kernel) -> frozenset[str]:
 
 PROPERTIES: dict[str, Callable[[Target], str]] = {
     "index of an element": lambda t: "one offset, row-major" if t.indexing == "flat" else "all indices, innermost first",
+    "array of a procedure": lambda t: "a pointer, restrict; const where it is only read" if t.indexing == "flat" else "explicit shape; intent(in) where it is only read",
+    "counter of a loop": lambda t: "declared in the loop" if t.exclusive else "declared in the procedure, private by clause",
     "select": lambda t: "evaluates the arm that it chooses" if t.lazy else "may evaluate both arms",
     "loop": lambda t: t.loop[0].format("i", "lo", "hi" if t.exclusive else "hi - 1"),
     "integer as a number": lambda t: t.cast.format("i"),
