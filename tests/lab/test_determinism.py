@@ -34,7 +34,7 @@ def is_atomic(kernel):
 @pytest.mark.parametrize(("kernel", "form", "variant"), VARIANTS)
 def test_only_atomic_updates_are_excused(kernel, form, variant):
     v = load(kernel, ROOT).variant(variant)
-    d = derive(Build(kernel, form, variant, v.targets[0], "plain", "f32"), ROOT, tiny=True)
+    d = derive(Build(kernel, form, variant, v.targets[0], "plain", "f64"), ROOT, tiny=True)
     assert is_atomic(d.schedule.kernel) is not v.deterministic
 
 

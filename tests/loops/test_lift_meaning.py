@@ -78,8 +78,7 @@ def derived(name, form, variant):
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, tuple(v.inline))
-    tiny = TINY | ({"V": 4, "W": 8, "NC": 16} if "pairs" in file.sizes else {})    # lanes of two hold a pair: an edge that never is
-    steps = apply_script(naive, v.lifts, tiled(v, tiny), file.forms[form])
+    steps = apply_script(naive, v.lifts, tiled(v, TINY), file.forms[form])
     return start, (("naive", naive), *((s.title, s.kernel) for s in steps))
 
 

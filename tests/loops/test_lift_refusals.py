@@ -103,13 +103,15 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     # fuse
     (matmul, "fuse", {"axis": ["i", "k"]}, "no two sibling loops over k"),
     (matmul, "fuse", {"axis": "k"}, "no two sibling loops over k"),
+    (matmul, "fuse", {"axis": "j"}, "no two sibling loops over j"),
+    (matmul, "fuse", {"axis": "k", "only": ["x", "y"]}, "no two sibling loops over k"),
     (after(softmax, FUSE_I), "fuse", {"axis": "k", "only": ["m", "w"]}, "z stands between m and w"),
     (after(matmul, ("split_range", {"axis": "i", "at": 3, "rest": "z", "only": "y"})), "fuse", {"axis": "i"}, "the loops of x and y differ: serial 0..ni against"),
     (shift(1), "fuse", {"axis": "i"}, "fuse x i: x is complete only after the whole loop over i"),
     # split_range and clip
     (after(matmul, FUSE_I), "split_range", {"axis": "i", "at": 3, "rest": "z", "only": "x"}, "the loop holds x, y, not only x"),
-    (matmul, "split_range", {"axis": "i", "rest": "z"}, "split_range i: no loop i with a guard"),
-    (matmul, "clip", {"axis": "i"}, "clip i: no guard on i"),
+    (matmul, "split_range", {"axis": "q", "rest": "z"}, "split_range q: no loop q"),
+    (matmul, "clip", {"axis": "q"}, "clip q: no loop q"),
     (after(matmul, SPLIT_I, ("split", {"axis": "ir", "by": 1, "outer": "i1", "inner": "i2", "only": "x"}), ("fuse", {"axis": "io"})), "clip", {"axis": "io"}, "have different guards on io"),
     (guarded(op("<", op("*", "i", "i"), "ni")), "clip", {"axis": "i"}, "the guard .* is not affine in i"),
     # reverse and bind
@@ -219,7 +221,7 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(causal, SPLIT), "mask", {"definition": "w", "axis": "kl", "value": 0, "name": "z"}, "z is no guarded select"),
     (matmul, "mask", {"definition": "x", "axis": "k", "value": 0, "name": "q"}, "x has no guard on k"),
     (after(matmul, SPLIT_I), "pad", {"axis": "ir", "only": "y"}, "y is an output: it has no room past the edge"),
-    (matmul, "pad", {"axis": "i"}, "pad i: no guard on the axis"),
+    (matmul, "pad", {"axis": "q"}, "pad q: no loop over it"),
     (after(matmul, SPLIT_I), "pad", {"axis": "ir"}, "leaves x, whose extent is ni"),
     (tail(4), "pad", {"axis": "kl"}, "the sum t would see .* past the edge, not 0.0"),
     (tail(op('min', 4, 'nk'), False), "pad", {"axis": "kl"}, "t reads w further than w stores it"),

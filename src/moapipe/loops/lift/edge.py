@@ -77,7 +77,7 @@ def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
 
     Legal when every index stays within its array (padding), and every fold over the axis sees its unit past the edge,
     by evaluation: max of -inf, exp2(-inf) = 0, 0·finite = 0. Outputs keep their guards (clip them), and so do definitions
-    that hold a known value there (stage, fill).
+    that hold a known value there (stage, fill). Where tiles divide the axis exactly nothing is past the edge.
     """
     known(k, "pad", only)
     held: dict[str, Beyond] = {a.name: a.outside for a in k.arrays if a.outside is not None}
@@ -99,9 +99,15 @@ def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
             _reached(k, leaf, loops, axis)
             new[id(leaf)] = replace(leaf, where=_without(leaf.where, tuple(guards)))
         _hold(leaf, axis, held, past, refuse=bool(guards))
-    if not new:
-        raise refusal("pad", listed(axis), "no guard on the axis is left on a temporary", f"axes are {axes_of(k.body)}")
+    if not any(_along(k, leaf, loops, axis, only) for leaf, loops, _ in leaves(k.body)):
+        raise refusal("pad", listed(axis), f"no loop over it stores a temporary of {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=map_statements(k.body, lambda s: (new.get(id(s), s),) if isinstance(s, Leaf) else (s,)))
+
+
+def _along(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names, only: Names) -> bool:
+    """The leaf is one of `only`, stores a temporary and runs along the axis."""
+    mine = not only or leaf.name in only
+    return mine and k.array(leaf.target.array).space not in ("input", "output") and any(l.var in axis for l in loops)
 
 
 def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names) -> None:

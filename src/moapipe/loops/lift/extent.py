@@ -1,4 +1,8 @@
-"""Lifts that decide how far loops run: split_range, clip, stretch, once. In and out: a Kernel."""
+"""Lifts that decide how far loops run: split_range, clip, stretch, once, sweep. In and out: a Kernel.
+
+Where tiles divide an axis exactly, guards always hold and rests never run. Scripts name them all the same, whatever the tile sizes
+are, and `sweep` takes away what is idle.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import reduce
 from moapipe.algebra.index import extreme, subtract
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text, variables
 from moapipe.loops.legal import always, first_true, greatest, hull, least, never
-from moapipe.loops.lift.scope import Names, all_of, axes_of, is_within, known, listed, map_chosen, refusal, some_of
+from moapipe.loops.lift.scope import Names, all_of, axes_of, is_within, known, listed, map_chosen, refusal, some_of, with_arrays
 from moapipe.loops.onf import (
     Body,
     If,
@@ -30,7 +34,9 @@ _ZERO = Num(0)
 def split_range(k: Kernel, *, axis: str, rest: str, at: Scalar | None = None, only: Names = (), within: str = "") -> Kernel:
     """One loop becomes two: axis below `at`, then `rest` from there to the end, each with the guards that it still needs.
 
-    Without `at`, the first loop ends where a guard on the axis could first fail, or first hold. Always legal. Guards that always hold in a part are dropped there, leaves whose guards never hold go.
+    Without `at`, the first loop ends where a guard on the axis could first fail, or first hold. Always legal. Guards that always hold
+    in a part are dropped there, leaves whose guards never hold go. Where tiles divide the axis exactly the rest has no iterations: it
+    stays for the lifts that name it, until `sweep`.
     """
     known(k, "split_range", only)
     found: list[Loop] = []
@@ -38,18 +44,30 @@ def split_range(k: Kernel, *, axis: str, rest: str, at: Scalar | None = None, on
     def cut(s: Loop) -> Body:
         if not all_of(s.body, only):
             raise refusal("split_range", axis, f"the loop holds {listed(definitions(s.body))}, not only {listed(only)}", "cut before fusing")
-        end = _turn(s) if at is None else at
-        if end is None:
-            return (s,)
         found.append(s)
+        end = (_turn(s) or s.hi) if at is None else at
         below = replace(s, hi=least(s.hi, end))
         above = replace(s, var=rest, lo=greatest(s.lo, end), body=rename_variables(s.body, {axis: rest}))
-        return tuple(p for p in map(_discharged, (below, above)) if p.body)
+        return tuple(p for p in (_discharged(below), above if _idle(above) else _discharged(above)) if p.body)
 
     body = map_chosen(k.body, axis, lambda s, around: some_of(s.body, only) and is_within(around, within), cut)
     if not found:
-        raise refusal("split_range", axis, f"no loop {axis} with a guard around {listed(only)}", f"axes are {axes_of(k.body)}")
+        raise refusal("split_range", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
+
+
+def _idle(loop: Loop) -> bool:
+    """The loop is proved never to run."""
+    return always(Op("<=", (loop.hi, loop.lo)), ())
+
+
+def sweep(k: Kernel) -> Kernel:
+    """Leave out loops that never run: the rests of tiles that divide an axis exactly. Always legal; every script ends with it."""
+
+    def go(s: Stmt) -> Body:
+        return () if (isinstance(s, Loop | If) and not s.body) or (isinstance(s, Loop) and _idle(s)) else (s,)
+
+    return with_arrays(k, map_statements(k.body, go))
 
 
 def _turn(s: Loop) -> Scalar | None:
@@ -85,12 +103,14 @@ def _discharged(loop: Loop) -> Loop:
 def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
     """Shorten loops over `axis` to the iterations in which the leaves' guards can hold; drop the guards that this implies.
 
-    Always legal: the iterations that go did nothing. Needs one guard on the axis, the same for every leaf of the loop.
+    Always legal: the iterations that go did nothing. Guards on the axis are the same for every leaf of the loop; without one,
+    every iteration is inside already.
     """
     known(k, "clip", only)
     found: list[Loop] = []
 
     def cut(s: Loop) -> Body:
+        found.append(s)
         atoms = {w for leaf, _, _ in leaves(s.body) for w in leaf.where if axis in variables(w)}
         if not atoms:
             return (with_body(s, map_chosen(s.body, axis, chosen, cut)),)
@@ -103,7 +123,6 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
             if below is None and above is None:
                 raise refusal("clip", axis, f"the guard {text(w)} is not affine in {axis}")
             lo, hi = (lo if below is None else greatest(lo, below)), (hi if above is None else least(hi, above))
-        found.append(s)
         return (_discharged(replace(s, lo=lo, hi=hi)),)
 
     def chosen(s: Loop, around: tuple[Loop, ...]) -> bool:
@@ -111,7 +130,7 @@ def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:
 
     body = map_chosen(k.body, axis, chosen, cut)
     if not found:
-        raise refusal("clip", axis, f"no guard on {axis} in {listed(only)}", f"axes are {axes_of(k.body)}")
+        raise refusal("clip", axis, f"no loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
 
 

@@ -134,7 +134,7 @@ def fuse(k: Kernel, *, axis: Names, only: Names = (), within: str = "") -> Kerne
     one after the other, each inside the one before.
 
     Legal when every array that one loop writes and the other touches is split among the iterations alike: otherwise it
-    is complete only after the whole loop.
+    is complete only after the whole loop. One loop that holds all of `only` is merged already.
     """
     known(k, "fuse", only)
     for a, around in zip(axis, (within, *axis), strict=False):
@@ -144,6 +144,7 @@ def fuse(k: Kernel, *, axis: Names, only: Names = (), within: str = "") -> Kerne
 
 def _fused(k: Kernel, axis: str, only: Names, within: str) -> Kernel:
     merged: list[str] = []
+    met: list[Stmt] = []
 
     def go(body: Body, here: bool) -> Body:
         out: list[Stmt] = []
@@ -154,6 +155,7 @@ def _fused(k: Kernel, axis: str, only: Names, within: str) -> Kernel:
             if isinstance(s, Loop | If) and not (isinstance(s, Loop) and s.var == axis):
                 s = with_body(s, go(s.body, here or (isinstance(s, Loop) and s.var == within)))
             at = next((i for i in reversed(range(len(out))) if _is_over(out[i], axis, only)), None)
+            met.extend((s,) if here and _is_over(s, axis, only) else ())
             if at is None or not here or not _is_over(s, axis, only):
                 out.append(s)
                 continue
@@ -166,7 +168,7 @@ def _fused(k: Kernel, axis: str, only: Names, within: str) -> Kernel:
         return tuple(out)
 
     body = go(k.body, not within)
-    if not merged:
+    if not merged and not (only and len(met) == 1 and definitions(met) == set(only)):
         raise refusal("fuse", axis, f"no two sibling loops over {axis} hold only {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
 

@@ -16,7 +16,7 @@ from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
 from moapipe.errors import LiftError
 from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
-from moapipe.loops.lift.extent import clip, once, split_range, stretch
+from moapipe.loops.lift.extent import clip, once, split_range, stretch, sweep
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold, spread
 from moapipe.loops.lift.nest import bind, fuse, reorder, reverse, split
 from moapipe.loops.lift.online import online, rebase
@@ -62,7 +62,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 
 _ROWS = (
-    split, reorder, fuse, split_range, clip, stretch, once, reverse, bind,
+    split, reorder, fuse, split_range, clip, stretch, once, sweep, reverse, bind,
     online, rebase, privatise, accumulate_in, split_fold, spread, fold_into, peel_first, recompute, repeat, atomic, own,
     contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill,
     mask, pad, hoist_mask, overwrite, decide, skip,
@@ -93,7 +93,8 @@ def apply_script(
         except LiftError as e:
             raise LiftError(e.message, where=f"lift {n}, {e.where or name}", hint=e.hint) from e
         steps.append(LiftStep(name, tuple(given.items()), kernel, refused))
-    return tuple(steps)
+    swept = sweep(kernel)
+    return tuple(steps) if swept == kernel else (*steps, LiftStep("sweep", (), swept))
 
 
 def _refusal(kernel: Kernel, name: str, given: Mapping[str, Any], words: str) -> str:
