@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +84,35 @@ def test_triangles_of_tiles_close():
     f = total(steps + ONE, "i", ZERO, n)
     assert "Sum" not in str(f)
     assert [value(f, {"n": k}) for k in range(40)] == [sum((4 * i + 3) // 12 + 1 for i in range(k)) for k in range(40)]
+
+
+ENDS = {"zero": lambda f, c: 0, "down": lambda f, c: op("//", f, c), "up": lambda f, c: op("//", op("+", f, c - 1), c), "size": lambda f, c: "m"}
+TILES = {
+    "clip": lambda c, x: op("min", c, op("max", x, 0)),
+    "difference": lambda c, x: op("-", op("min", c, x), op("min", 0, x)),
+    "unfilled": lambda c, x: op("max", 0, op("-", c, op("max", 0, x))),
+}
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(("lo", "hi"), [("zero", "up"), ("zero", "down"), ("down", "up"), ("zero", "size"), ("size", "up")])
+@pytest.mark.parametrize("shift", [-5, 0, 3])
+def test_a_cut_into_tiles_adds_up_without_a_written_sum(tile, lo, hi, shift):
+    f, c = op("+", "n", shift), 4
+    low, high = ENDS[lo](f, c), ENDS[hi](f, c)
+    body = TILES[tile](c, op("-", f, op("*", "i", c)))
+    g = total(symbolic(body), "i", symbolic(scalar(low)), symbolic(scalar(high)))
+    assert "Sum" not in str(g)
+    for at in ({"n": n, "m": m} for n in range(14) for m in (0, 1, 2, 9)):
+        span = range(index.evaluate(scalar(low), at), index.evaluate(scalar(high), at))
+        assert value(g, at) == sum(index.evaluate(body, {**at, "i": k}) for k in span), at
+
+
+def test_all_tiles_cover_all():
+    n, body = symbolic(scalar("n")), symbolic(TILES["clip"](64, op("-", "n", op("*", "i", 64))))
+    whole, up = (symbolic(ENDS[end](scalar("n"), 64)) for end in ("down", "up"))
+    assert total(body, "i", ZERO, up) == n
+    assert total(body, "i", whole, up) + whole * number(64) == n
 
 
 def test_written_sums_and_brackets_are_read_by_sympy():

@@ -241,8 +241,15 @@ class Formula:
 
     @cached_property
     def never_negative(self) -> bool:
-        """True only where it is sure: nothing is subtracted, and no atom can be below 0."""
-        return all(c > 0 and all(a.never_negative for a in m) for m, c in self.terms.items())
+        """True only where it is sure: no atom can be below 0, and nothing is subtracted but a ⌊f/g⌋ of a ⌈f/g⌉."""
+        return all(all(a.never_negative for a in m) and (c > 0 or self._ceiling(m) + c >= 0) for m, c in self.terms.items())
+
+    def _ceiling(self, m: Monomial) -> Rational:
+        """How often ⌈f/g⌉ is in it, where `m` is ⌊f/g⌋."""
+        match m:
+            case (Quotient("floor", of, by),):
+                return self.terms.get((Quotient("ceiling", of, by),), 0)
+        return 0
 
     def value(self, at: Mapping[str, int], memo: Memo) -> Rational:
         out: Rational = 0

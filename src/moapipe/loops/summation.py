@@ -1,16 +1,17 @@
-"""In: a formula and a range of a variable. Out: the formula of its sum: powers and quotients closed, anything else written."""
+"""In: a formula and a range of a variable. Out: the formula of its sum: powers, quotients and tiles closed, anything else written."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import comb
 
-from moapipe.loops.formula import ONE, ZERO, Atom, Formula, Monomial, Quotient, Series, Size, atom, extreme, number, product
+from moapipe.loops.formula import ONE, ZERO, Atom, Extreme, Formula, Monomial, Quotient, Series, Size, atom, extreme, number, product
 
 
 def total(body: Formula, var: str, lo: Formula, hi: Formula, sure: bool = False) -> Formula:
-    """Σ body for lo <= var < hi, term by term: powers and quotients closed, anything else written. `sure`: lo <= hi is known."""
+    """Σ body for lo <= var < hi, term by term: powers, quotients and tiles closed, anything else written. `sure`: lo <= hi is known."""
     sure = sure or (hi - lo).never_negative
     out = ZERO
     written: dict[Monomial, Formula] = {}
@@ -18,9 +19,36 @@ def total(body: Formula, var: str, lo: Formula, hi: Formula, sure: bool = False)
         rest = tuple(a for a in m if var in a.free)
         outside = Formula({tuple(a for a in m if var not in a.free): c})
         written[rest] = written.get(rest, ZERO) + outside
-    for rest, outside in written.items():
+    for rest, outside in _clipped(written).items():
         out += outside * _summed(rest, var, lo, hi, sure)
     return out
+
+
+def _clipped(written: Mapping[Monomial, Formula]) -> dict[Monomial, Formula]:
+    """The same sum with min(c, max(0, x)) for min(c, x) - min(0, x), and with c less that for max(0, c - max(0, x))."""
+    out = dict(written)
+    for m, outside in written.items():
+        match m:
+            case (Extreme("Min", (Formula(constant=int() as c), x)),) if c > 0:
+                below: Monomial = (Extreme("Min", (ZERO, x)),)
+                if below in out and out[below] + outside == ZERO:
+                    del out[m], out[below]
+                    _gather(out, _clip(c, x), outside)
+            case (Extreme("Max", (Formula(constant=0), y)),) if (top := y.terms.get((), 0)) > 0:
+                match list((number(top) - y).terms.items()):
+                    case [((Extreme("Max", (Formula(constant=0), x)),), 1)]:
+                        del out[m]
+                        _gather(out, (), outside * number(top))
+                        _gather(out, _clip(top, x), outside * number(-1))
+    return out
+
+
+def _clip(c: int | Fraction, x: Formula) -> Monomial:
+    return (Extreme("Min", (number(c), atom(Extreme("Max", (ZERO, x))))),)
+
+
+def _gather(out: dict[Monomial, Formula], m: Monomial, outside: Formula) -> None:
+    out[m] = out.get(m, ZERO) + outside
 
 
 def _summed(m: Monomial, var: str, lo: Formula, hi: Formula, sure: bool) -> Formula:
@@ -29,8 +57,11 @@ def _summed(m: Monomial, var: str, lo: Formula, hi: Formula, sure: bool) -> Form
     end = hi if sure else extreme("Max", (lo, hi))
     if all(isinstance(a, Size) for a in m):
         return _powers(end, len(m)) - _powers(lo, len(m))
-    if len(m) == 1 and lo == ZERO and (closed := _quotients(m[0], var, end)) is not None:
-        return closed
+    if len(m) == 1:
+        if lo == ZERO and (closed := _quotients(m[0], var, end)) is not None:
+            return closed
+        if (tiled := _tiles(m[0], var)) is not None:
+            return _covered(*tiled, end) - _covered(*tiled, lo)
     return atom(Series(Formula({m: 1}), var, lo, hi))
 
 
@@ -58,3 +89,21 @@ def _steps(m: Formula, r: int) -> Formula:
     """Σ_{k<m} ⌊k/r⌋ = r·q(q - 1)/2 + q·(m - r·q), q = ⌊m/r⌋."""
     q = number(m.constant // r) if m.constant is not None else atom(Quotient("floor", m, number(r)))
     return q * (q - ONE) * number(Fraction(r, 2)) + q * (m - q * number(r))
+
+
+def _tiles(a: Atom, var: str) -> tuple[Formula, int] | None:
+    """f and c of min(c, max(0, f - c·var)): how much of f the tile of c at var covers."""
+    match a:
+        case Extreme("Min", (Formula(constant=int() as c), rest)) if c > 0:
+            match list(rest.terms.items()):
+                case [((Extreme("Max", (Formula(constant=0), left)),), 1)]:
+                    f = left + number(c) * atom(Size(var))
+                    return (f, c) if var not in f.free else None
+    return None
+
+
+def _covered(f: Formula, c: int, tiles: Formula) -> Formula:
+    """What the tiles of c before number `tiles` cover of f: min(f, c·tiles), whose differences telescope."""
+    whole = number(c) * tiles
+    down, up = (atom(Quotient(kind, f, number(c))) for kind in ("floor", "ceiling"))
+    return whole if tiles == down else f if tiles == up else extreme("Min", (f, whole))
