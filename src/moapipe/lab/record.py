@@ -5,7 +5,6 @@ Raw samples are kept; a case without samples has a status and a reason; a file a
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from moapipe.errors import RecordError
 from moapipe.lab import variable
 from moapipe.lab.experiment import PROTOCOL
 from moapipe.lab.file import write_bytes
+from moapipe.lab.seal import AGAIN, sealed, unsealed
 from moapipe.lab.variable import ATTRIBUTES, DTYPES, KEY, LEVELS, NOT_A_PARAMETER, SCHEMA, STATUSES, VARIABLES
 from moapipe.lab.verdict import VERDICTS
 
@@ -155,16 +155,6 @@ def check(data: xr.Dataset, where: str = "") -> None:
                           hint="one measurement of a case belongs in a dataset")
 
 
-SEAL = b"\nmoapipe sha256 "                    # with 64 hex digits behind the netCDF data, where HDF5 never looks
-SEAL_BYTES = len(SEAL) + 64
-
-
-def _end_of_file(content: bytes | memoryview) -> int:
-    """The length that an HDF5 file of superblock 2 or 3 says it has; what follows is padding. 0 when it is no such file."""
-    header = bytes(content[:36])
-    return int.from_bytes(header[28:36], "little") if header[:8] == b"\x89HDF\r\n\x1a\n" and header[8:9] in (b"\2", b"\3") else 0
-
-
 def write(data: xr.Dataset, path: Path) -> None:
     """Write a dataset as netCDF4: encoded in memory, read back and compared, then put in place at once.
 
@@ -180,33 +170,16 @@ def write(data: xr.Dataset, path: Path) -> None:
         encoded = clean.to_netcdf(None, engine="netcdf4", format="NETCDF4")
     except (OSError, RuntimeError, ValueError) as e:
         raise RecordError(f"cannot encode the dataset: {e}", where=str(path)) from e
-    content = bytes(encoded[: _end_of_file(encoded)])
-    content += SEAL + hashlib.sha256(content).hexdigest().encode()
+    content = sealed(encoded)
     if not decode(content, str(path)).identical(clean):
         raise RecordError("the dataset does not come back as it was written", where=str(path), hint="report this as a bug of moapipe")
     write_bytes(path, content)
 
 
-def _unsealed(content: bytes, where: str) -> bytes:
-    """The netCDF bytes, their length and digest checked: the decoder crashes or hangs on damaged ones. Files of others have no seal."""
-    end = _end_of_file(content)
-    if not end or len(content) < end:
-        raise RecordError(f"is cut short: expected {end or 'a netCDF4 header'} bytes, found {len(content)}", where=where, hint=AGAIN)
-    data, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
-    if not seal.startswith(SEAL) and len(content) == end:
-        return content
-    if seal != SEAL + hashlib.sha256(data).hexdigest().encode():
-        raise RecordError("is damaged: its bytes do not have the digest that they were written with", where=where, hint=AGAIN)
-    return data
-
-
-AGAIN = "delete it and run its stage again"
-
-
 def decode(content: bytes, where: str) -> xr.Dataset:
     """The dataset in netCDF4 bytes. Raises RecordError when they are cut short or damaged."""
     try:
-        return xr.load_dataset(_unsealed(content, where), engine="netcdf4")
+        return xr.load_dataset(unsealed(content, where), engine="netcdf4")
     except (OSError, RuntimeError, ValueError, KeyError, AttributeError) as e:
         raise RecordError(f"is damaged: {e}", where=where, hint=AGAIN) from e
 
