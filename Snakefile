@@ -29,7 +29,7 @@ build_of = lambda w: experiment.Build(w.kernel, w.form, w.variant, w.target, w.i
 group_of = lambda w: experiment.Group(w.kernel, w.form, w.dtype)
 builds_of = lambda w: experiment.builds(EXPERIMENT, group_of(w))
 PREDICTIONS = [f"{HERE}/predict/{g.path()}/prediction.json" for g in GROUPS]
-RECORDS = [f"{HERE}/bench/{g.path()}/record.nc" for g in GROUPS]
+RECORDS = [f"{HERE}/bench/{g.path()}/{node}record.nc" for g in GROUPS for node in ("", *(f"node{k}/" for k in range(1, EXPERIMENT.file.nodes)))]
 TARGETS = {
     "all": f"{HERE}/archive.txt",
     "derivations": [f"results/derive/{b.path()}/manifest.json" for b in EVERY],
@@ -45,7 +45,7 @@ TARGETS = {
 
 
 wildcard_constraints:
-    **{axis: r"[\w.-]+" for axis in (*experiment.BUILD_AXES, "machine")},
+    **{axis: r"[\w.-]+" for axis in (*experiment.BUILD_AXES, "machine")} | {"node": r"(node\d+/)?"},
 
 
 for target, files in TARGETS.items():

@@ -48,6 +48,16 @@ def test_a_run_on_a_gpu_is_planned_without_one(clean) -> None:
     assert (jobs["validate"], jobs["bench"]) == (len(experiment.builds(e)), len(experiment.groups(e)))
 
 
+def test_a_group_on_three_nodes_is_three_jobs_and_one_dataset(clean) -> None:
+    three = clean.path / "config" / "three.yaml"
+    three.write_text("nodes: 3\nkernels: {rmsnorm: {variants: [row], targets: [c], dtypes: [f64], at: [{n: 4, d: 4}]}}\n")
+    try:
+        jobs = clean.planned("config/three.yaml")
+        assert (jobs["predict"], jobs["bench"], jobs["collect"]) == (1, 3, 1)
+    finally:
+        three.unlink()
+
+
 def test_evidence_is_planned_for_every_text_for_a_gpu(clean) -> None:
     e = experiment.read("evidence", clean.path)
     known = {b.kernel for b in experiment.all_builds(clean.path, "plain", kernel.names(clean.path), tuple(t for t in kernel.TARGETS if t not in experiment.HOST_TARGETS))}

@@ -2,8 +2,10 @@
 
 import functools
 import os
+import platform
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 from tests.lab.test_bench import GROUP, RUN, Repository, outcomes, went_through
@@ -11,17 +13,21 @@ from tests.lab.test_bench import GROUP, RUN, Repository, outcomes, went_through
 from moapipe.lab import bench as benching
 from moapipe.lab import experiment, place, record
 from moapipe.lab.lock import alone
+from moapipe.lab.record import Canary
 from moapipe.lab.sampling import HARD, TURN
 from moapipe.lab.variable import STATUSES
 from moapipe.report.explain import comparisons, explained
 from moapipe.report.strain import strained
 from moapipe.report.table import text
 
+SENT = (Canary(1e-6 * k, 2e-6, 1e9, 3e9, 0.0) for k in count(1))
+
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(benching, "alone", functools.partial(alone, place=tmp_path / "lock", limit_s=60))
     monkeypatch.setattr(benching, "SLACK_S", 3.0)
+    monkeypatch.setattr(benching.canary, "send", lambda *_: (next(SENT), 0.25))
     return Repository(tmp_path / "repository")
 
 
@@ -64,3 +70,28 @@ def test_eight_threads_that_spin_on_one_core_collapse_and_are_explained(reposito
         return      # a busy machine makes slices longer still: one call of some microseconds had no room in 0.8 s
     assert found[8, 128].penalty > 30 and found[8, 128].case.seconds > 10 * found[8, 0].case.seconds
     assert explained(found[8, 128]).mechanism == "spinning_at_barriers"
+
+
+# ------------------------------------------------------------------ canaries, and nodes
+
+
+def test_a_canary_stands_before_and_after_every_launch(repository):
+    repository.build("good")
+    data = benching.bench(repository.experiment(variants=["good"], threads=(1,), n=(40, 50)), GROUP, lambda line: None)
+    regions = data["canary_region_seconds"]
+    assert regions.dims == ("case", "node", "launch", "moment") and regions.sizes["launch"] == 3
+    assert regions.notnull().all() and (regions.values[0] == regions.values[1]).all()
+    assert regions.values[0, 0, :2, 1].tolist() == regions.values[0, 0, 1:, 0].tolist()
+    assert len(set(regions.values[0].ravel().tolist())) == 4
+
+
+def test_another_node_has_a_record_of_its_own(repository, monkeypatch):
+    repository.build("good")
+    e = repository.experiment(variants=["good"], more="nodes: 2")
+    records = [benching.bench(e, GROUP, lambda line: None, 0)]
+    monkeypatch.setattr(platform, "node", lambda: "elsewhere")
+    records.append(benching.bench(e, GROUP, lambda line: None, 1))
+    assert place.recorded(e, GROUP, 1).parent.name == "node1" and record.read(repository.root / place.recorded(e, GROUP, 1)).identical(records[1])
+    both = record.join(records)
+    assert (both.sizes["node"], both.sizes["launch"]) == (2, 3)
+    assert both["host"].values[0, 1] == "elsewhere"

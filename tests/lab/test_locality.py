@@ -44,4 +44,4 @@ def test_what_cannot_be_measured_says_why(tmp_path):
     top = probe()
     first = next(a for a in every(top) if a.threads == 1)
     with pytest.raises(locality.LabError, match="usage"):
-        locality._figures(locality.program("locality", root()), ("dance", "1"), arrange(first, top), root(), "local")
+        locality.figures(locality.program("locality", root()), ("dance", "1"), arrange(first, top), root(), "local")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from moapipe.lab import canary
 from moapipe.lab.participant import Participant
 from moapipe.lab.place import root
 from moapipe.lab.program import program
@@ -142,6 +143,19 @@ def test_a_neighbour_that_burns_cpu(library):
             b.kill()
             b.wait()
     assert sum(verdicts[name] for name in NOISE) >= SAMPLES * 3 // 4
+
+
+@needs_two
+def test_the_canary_meets_a_neighbour_that_burns_cpu():
+    burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in MASK]
+    try:
+        found = [canary.send(probe(), root(), "local")[0] for _ in range(3)]
+    finally:
+        for b in burn:
+            b.kill()
+            b.wait()
+    assert max(c.other_cpus for c in found) > 0.2 and max(c.stall_seconds for c in found) > 1e-3
+    assert all(c.bandwidth > 1e7 and c.clock_rate > 1e7 and c.region_seconds > 0 for c in found)
 
 
 HERE = f"""

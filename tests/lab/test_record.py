@@ -10,7 +10,7 @@ from tests.synthetic import dataset
 
 from moapipe.errors import RecordError
 from moapipe.lab import file, record, variable
-from moapipe.lab.record import Case, Sample
+from moapipe.lab.record import Canary, Case, Sample
 from moapipe.lab.variable import KEY, SCHEMA, STATUSES, VARIABLES
 from moapipe.lab.verdict import VERDICTS
 
@@ -33,7 +33,7 @@ def test_every_variable_has_its_dims_units_and_names_on_disk(name, tmp_path):
     assert row.kind != "number" or row.units, "a number has units"
 
 
-@pytest.mark.parametrize(("name", "table"), [("status", STATUSES), ("verdict", VERDICTS)])
+@pytest.mark.parametrize(("name", "table"), [("status", STATUSES), ("verdict", VERDICTS), ("plausibility", variable.PLAUSIBILITIES)])
 def test_flags_follow_cf(name, table, tmp_path):
     record.write(dataset(), tmp_path / "d.nc")
     attrs = record.read(tmp_path / "d.nc")[name].attrs
@@ -156,6 +156,71 @@ def test_join_pads_launches_samples_and_sizes():
     assert joined["verdict"].dtype == np.int8
     assert joined.isel(case=slice(0, -1))["seconds"].equals(a["seconds"])
     assert joined["seconds"].attrs == a["seconds"].attrs
+
+
+def of(host, *launches, status="measured", seconds=1.0, **changes):
+    """A record of one case on a host: so many samples in each launch, with canaries."""
+    samples = [[Sample(seconds + k, 2, "valid" if status == "measured" else "neighbour")] * n for k, n in enumerate(launches)]
+    pairs = [(Canary(1e-6, 2e-6, 1e9, 3e9, 0.0), Canary(2e-6, 3e-6, 2e9, 3e9, 0.5))] * len(launches)
+    case = Case(IDENTITY | {"memory_drift": [1.5] * len(launches)} | changes, {"n": 4}, status, "" if status == "measured" else "because", samples, pairs)
+    return record.make([case], {"host": host, "created": host})
+
+
+def test_canaries_stand_beside_their_launches(tmp_path):
+    record.write(of("a", 3, 2), tmp_path / "d.nc")
+    found = record.read(tmp_path / "d.nc")
+    assert found["moment"].values.tolist() == ["before", "after"]
+    assert found["canary_other_cpus"].values.tolist() == [[[[0.0, 0.5], [0.0, 0.5]]]]
+
+
+def test_records_of_several_nodes_become_one(tmp_path):
+    """A node for each host; what a host measured in another job are further launches."""
+    record.write(record.join([of("a", 3, 2), of("b", 4), of("a", 1, seconds=7.0)]), tmp_path / "d.nc")
+    data = record.read(tmp_path / "d.nc")
+    assert {d: data.sizes[d] for d in ("case", "node", "launch", "sample")} == {"case": 1, "node": 2, "launch": 3, "sample": 4}
+    assert data["host"].values.tolist() == [["a", "b"]]
+    assert data["seconds"].notnull().sum("sample").values.tolist() == [[[3, 2, 1], [4, 0, 0]]]
+    assert data["seconds"].values[0, 0, :, 0].tolist() == [1.0, 2.0, 7.0]
+    assert data["verdict"].values[0, 1, 1].tolist() == [VERDICTS["not_taken"].code] * 4
+    assert data["memory_drift"].values[0, 0].tolist() == [1.5] * 3 and np.isnan(data["memory_drift"].values[0, 1, 1:]).all()
+    assert np.isnan(data["canary_bandwidth"].values[0, 1, 1]).all()
+    assert data.attrs["host"] == "a\nb"
+    assert record.join([data, of("c", 2)]).sizes["node"] == 3
+
+
+def test_what_one_node_could_measure_is_measured():
+    data = record.join([of("a", 2, status="all_invalid"), of("b", 2)])
+    assert data["status"].values.tolist() == [STATUSES["measured"].code]
+    assert data["reason"].values.tolist() == [""]
+    assert record.join([of("a", 2, status="all_invalid"), of("b", 2, status="all_invalid")])["reason"].values.tolist() == ["because"]
+
+
+@pytest.mark.parametrize(("others", "message"), [
+    ([of("b", 2, source_hash="x")], "source_hash on b is not the one on a"), ([of("b", 2, prediction_hash="x")], "prediction_hash on b"),
+    ([of("a", 2)], "on a appears 2 times"), ([of("b", 2), of("c", 2), of("b", 2)], "on b appears 2 times"),
+])
+def test_nodes_that_measured_something_else_or_are_there_twice_are_refused(others, message):
+    with pytest.raises(RecordError, match=message):
+        record.join([of("a", 2), *others])
+
+
+def test_cases_of_different_nodes_join():
+    joined = record.join([of("a", 3), of("b", 2, label="n=8"), of("c", 2, label="n=8")])
+    assert joined["host"].values.tolist() == [["a", ""], ["b", "c"]]
+
+
+def test_a_record_of_the_schema_before_is_read(tmp_path):
+    """It knew one host, no canaries, no plausibility; its samples are the same, and it joins with those of today."""
+    data = dataset(sizes=(512,))
+    new = [name for name, row in VARIABLES.items() if "moment" in row.dims or row.source == "judged" or name == "host"]
+    old = data.isel(node=0).drop_vars([*new, "moment"]).assign_attrs(schema=3)
+    assert set(old.dims) == {"case", "launch", "sample", "level"}
+    old.to_netcdf(tmp_path / "d.nc")
+    found = record.read(tmp_path / "d.nc")
+    assert found["seconds"].identical(data["seconds"]) and found["foreseen_seconds"].identical(data["foreseen_seconds"])
+    assert found["host"].values.tolist() == [["laptop"]] * data.sizes["case"]
+    assert set(found["plausibility"].values.tolist()) == {0} and found["canary_bandwidth"].isnull().all()
+    record.write(record.join([found, of("b", 2)]), tmp_path / "again.nc")
 
 
 def test_join_keeps_raw_samples_and_all_attributes():

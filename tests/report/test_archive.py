@@ -76,7 +76,8 @@ def test_samples_are_all_there_with_verdicts(archive_folder: Path) -> None:
     ds, rows = record.read(archive_folder / "data" / "dataset.nc"), pd.read_csv(archive_folder / "data" / "samples.csv")
     assert len(rows) == int(ds["seconds"].notnull().sum())
     pick = rows.iloc[len(rows) // 2]
-    assert np.isclose(ds["seconds"].values[pick["case"], pick["launch"], pick["sample"]], pick["seconds"], rtol=1e-12)
+    assert np.isclose(ds["seconds"].values[pick["case"], 0, pick["launch"], pick["sample"]], pick["seconds"], rtol=1e-12)
+    assert set(rows["host"]) == set(ds["host"].values.ravel().tolist())
     assert {"valid", "preempted"} <= set(rows["verdict"])
 
 

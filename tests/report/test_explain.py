@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from moapipe.lab.record import Case, Sample, make
+from moapipe.lab.record import Canary, Case, Sample, make, read, write
 from moapipe.machine.arrangement import Arrangement
-from moapipe.report.explain import MECHANISMS, comparisons, explain, lines
+from moapipe.report.explain import MECHANISMS, canaries, comparisons, explain, lines, mark, scatter
+from moapipe.report.metrics import frame
+from moapipe.report.table import text
 
 BUILD = {"kernel": "k", "form": "f", "variant": "v", "target": "c", "isa": "avx2", "dtype": "f32", "machine": "m", "label": "n=64"}
 MS = 1e-3
@@ -34,7 +36,7 @@ def collapse(seconds=64 * MS):
 
 
 def of(*cases):
-    return make(list(cases), {})
+    return make(list(cases), {"host": "h"})
 
 
 PLANTED = {
@@ -84,6 +86,43 @@ def test_the_reference_has_as_many_cores_and_no_planted_fault():
     c = {x.case.arrangement: x for x in comparisons(of(case(ONE, 2 * MS), case(TWO, MS), collapse()))}
     assert c[CROWD].reference.arrangement == ONE
     assert c[TWO].reference.arrangement == TWO
+
+
+MARKS = {"within": ([case(TWO, MS), case(replace(TWO, memory="remote"), 2.4 * MS)], "memory_locality"),
+         "explained": (PLANTED["spinning_at_barriers"], "spinning_at_barriers"),
+         "implausible": ([case(TWO, MS), case(replace(TWO, memory="remote"), 20 * MS)], "unexplained")}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_what_no_placement_of_pages_can_make_is_flagged_in_the_dataset_until_it_is_explained(name, tmp_path):
+    cases, mechanism = MARKS[name]
+    write(mark(of(*cases)), tmp_path / "d.nc")
+    rows = frame(read(tmp_path / "d.nc"))
+    assert rows["plausibility"].tolist()[:2] == ["within", name]
+    assert rows["mechanism"].tolist()[:2] == ["", mechanism]
+
+
+def test_a_flagged_case_stands_out_in_the_table():
+    assert "implausible" in text(mark(of(*MARKS["implausible"][0])))
+    assert "implausible" not in text(mark(of(*MARKS["explained"][0])))
+
+
+def test_a_ceiling_that_nobody_knows_flags_nothing():
+    unknown = of(case(TWO, MS, ceiling=float("nan")), case(replace(TWO, memory="remote"), 20 * MS, ceiling=float("nan")))
+    assert set(frame(mark(unknown))["plausibility"]) == {"within"}
+
+
+def test_the_three_variances_are_said():
+    assert scatter(of(case(TWO, MS), case(ONE, MS))) == (
+        "Standard deviation over the median time, in the middle of 2 cases on 1 node: 0.00% within a process, 0.00% between launches.")
+
+
+def test_what_the_canaries_met_is_said():
+    quiet, loud = Canary(1e-6, 2e-6, 1e10, 4e9, 0.0), Canary(5e-6, 2e-6, 4e9, 3e9, 0.7)
+    said = canaries(of(replace(case(TWO, MS), canaries=[(quiet, quiet), (quiet, loud), (quiet, quiet)])))
+    assert said == ("Canaries before and after launches, the worst over the middle one: an empty region took 5, memory gave 0.4, the clock ran at 0.75; "
+                    "others kept up to 0.7 CPUs busy.")
+    assert canaries(of(case(TWO, MS))) == ""
 
 
 def test_nothing_to_explain_is_said_and_counts_are_summed():

@@ -16,6 +16,7 @@ from moapipe.report import metrics
 from moapipe.report.metrics import METRICS
 
 YARDSTICKS = [m for m in METRICS if m.function in (metrics.yardstick_share, metrics.foreseen_error)]
+NODES = [m for m in METRICS if m.function is metrics.node_scatter]
 NAMES = {"kernel": "k", "form": "plain", "isa": "avx512", "dtype": "f64", "machine": "m", "threads": 2}
 
 
@@ -129,13 +130,41 @@ def test_traffic_and_bandwidth_are_per_level() -> None:
     assert np.isnan(metrics.traffic_ratio(ds).values[0, 2])
 
 
+def spread_of(process: float, launch: float, node: float) -> xr.Dataset:
+    """Eight nodes, twelve launches on each, forty samples in each, scattered at each of the three levels around 1 s."""
+    rng = np.random.default_rng(5)
+    records = []
+    for host in range(8):
+        here = 1 + node * rng.standard_normal()
+        times = [(here + launch * rng.standard_normal() + process * rng.standard_normal(40)).tolist() for _ in range(12)]
+        records.append(record.make([case(times)], {"host": f"node{host}", "created": str(host)}))
+    return record.join(records)
+
+
+SPREADS = {"process_scatter": (0.02, 0.001, 0.001), "launch_scatter": (0.001, 0.02, 0.001), "node_scatter": (0.001, 0.001, 0.02)}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_the_three_variances_are_told_apart(name: str) -> None:
+    found = metrics.evaluate(spread_of(*SPREADS[name]))
+    assert 0.01 < found[name].item() < 0.03
+    assert all(found[other].item() < 0.01 for other in SPREADS if other != name)
+
+
+def test_launches_of_all_nodes_count_alike() -> None:
+    ds = record.join([record.make([case(times)], {"host": h, "created": h}) for h, times in (("a", [[1.0] * 4, [2.0] * 4]), ("b", [[3.0] * 4]))])
+    assert metrics.runs(ds["seconds"]).shape == (1, 4, 4)
+    assert metrics.median_seconds(ds).sel(estimate="value").item() == 2.0
+    assert metrics.valid_share(ds).item() == 1.0
+
+
 @pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
 def test_every_metric_has_a_unit_and_one_number_a_case(metric: metrics.Metric, dataset: xr.Dataset) -> None:
     found = metric.function(dataset)
     assert found.dims[0] == "case" and found.sizes["case"] == dataset.sizes["case"]
     assert set(found.dims) <= {"case", "estimate", "level"}
     assert metric.units and metric.long_name
-    if metric not in YARDSTICKS:      # the dataset has none; a test of theirs does
+    if metric not in (*YARDSTICKS, *NODES):      # the dataset has none of them; tests of theirs do
         assert np.isfinite(found.values).any()
 
 

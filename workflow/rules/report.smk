@@ -8,7 +8,7 @@ rule collect:
         f"{HERE}/dataset.nc",
         f"{HERE}/table.txt",
     params:
-        code=kernel.code_digest("lab/record.py", "report/metrics.py", "report/table.py"),
+        code=kernel.code_digest("lab/record.py", "report/explain.py", "report/metrics.py", "report/table.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/collect.log",
     resources:

@@ -21,6 +21,7 @@ Dtype = Annotated[str, typer.Option(help="The element type: f32 or f64.")]
 Machine = Annotated[str, typer.Option(help="config/machines/MACHINE.yaml.")]
 ExperimentName = Annotated[str, typer.Option("--experiment", help="The experiment, config/NAME.yaml.")]
 OnMachine = Annotated[str, typer.Option("--machine", help="config/machines/MACHINE.yaml instead of the experiment's own.", show_default=False)]
+Node = Annotated[int, typer.Option(min=0, help="Which of the experiment's `nodes`, counted from 0: each has a record of its own.")]
 KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="Write a bad result down, with its reason, and end with 0: the dataset then says why nothing was timed."),
 ]

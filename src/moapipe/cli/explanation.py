@@ -23,12 +23,15 @@ Dataset = Annotated[Path, typer.Argument(metavar="DATASET", help="A dataset.nc, 
 def explain(dataset: Dataset) -> None:
     """For each penalty above 2×: memory locality, serialisation, spinning at barriers, quota, neighbours or frequency, and what decided it.
 
+    Then how far times differ within a process, between launches and between nodes, and what the canaries beside the launches met.
+
     Where hardware counters of a GPU lie beside the records: for every two builds at the same sizes, which of transactions, atomics, stalls
     and instructions accounts for the time between them, and which does not.
     """
     ds = record.read(dataset)
-    for line in (*explaining.lines(explaining.explain(ds)), *_counters(dataset.parent, ds)):
-        print(line)
+    for line in (*explaining.lines(explaining.explain(ds)), explaining.scatter(ds), explaining.canaries(ds), *_counters(dataset.parent, ds)):
+        if line:
+            print(line)
 
 
 def _counters(folder: Path, ds: xr.Dataset) -> Iterator[str]:

@@ -34,6 +34,7 @@ def predict(
 
 def bench(
     kernel: axis.Kernel, form: axis.Form, dtype: axis.Dtype, experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: axis.OnMachine = "",
+    node: axis.Node = 0,
 ) -> None:
     """Measure a bench group: every variant and language and PyTorch in turn, each in its own process, alone on the machine.
 
@@ -43,9 +44,10 @@ def bench(
     group = axis.group_of(e, kernel, form, dtype)
     module.enter(e.machine, e.file.machine, sorted({b.target for b in experiment.builds(e, group)}))
     begin = time.monotonic()
-    benching.bench(e, group, say)
-    counter.take(e, group, say)
-    say(f"measured {group.path()}: {recorded(e, group)}{remaining(e, group, time.monotonic() - begin)}")
+    benching.bench(e, group, say, node)
+    if not node:
+        counter.take(e, group, say)
+    say(f"measured {group.path()}: {recorded(e, group, node)}{remaining(e, group, time.monotonic() - begin)}")
 
 
 def remaining(e: Experiment, group: Group, seconds: float) -> str:
@@ -60,8 +62,9 @@ def remaining(e: Experiment, group: Group, seconds: float) -> str:
 
 def _is_due(e: Experiment, group: Group) -> bool:
     """No record, or one that is older than its prediction."""
-    record, prediction = e.root / recorded(e, group), e.root / predicted(e, group)
-    return not record.is_file() or (prediction.is_file() and record.stat().st_mtime < prediction.stat().st_mtime)
+    prediction = e.root / predicted(e, group)
+    records = [e.root / recorded(e, group, node) for node in range(e.file.nodes)]
+    return any(not r.is_file() or (prediction.is_file() and r.stat().st_mtime < prediction.stat().st_mtime) for r in records)
 
 
 def say(line: str) -> None:

@@ -22,6 +22,7 @@ from moapipe.report import archive as archiving
 from moapipe.report import bar, charts
 from moapipe.report import evidence as proof
 from moapipe.report import table as tables
+from moapipe.report.explain import mark
 from moapipe.report.metrics import status
 
 FAILURES = ("build_failed", "gate_failed", "validation_failed", "crashed")
@@ -34,7 +35,8 @@ def collect(experiment_name: axis.ExperimentName = "config/smoke.yaml", machine:
     groups = experiment.groups(e)
     predictions = [row for g in groups for row in forecast.read(e.root / predicted(e, g))]
     validations = [read_json(e.root / validated(b, e.file.machine)) for b in experiment.builds(e)]
-    data = record.collect([record.read(e.root / recorded(e, g)) for g in groups], predictions, validations)
+    records = [record.read(e.root / recorded(e, g, node)) for g in groups for node in range(e.file.nodes)]
+    data = mark(record.collect(records, predictions, validations))
     record.write(data, place / "dataset.nc")
     tables.write_table(place / "dataset.nc", place / "table.txt")
     print(f"collected {data.sizes['case']} cases: {folder(e) / 'dataset.nc'}")
@@ -129,9 +131,9 @@ Into = Annotated[Path, typer.Option("--out", help="The file to write.")]
 def join(datasets: Datasets, out: Into = Path("dataset.nc")) -> None:
     """Put the cases of several datasets into one, the machine as a coordinate; what was not measured somewhere keeps its reason.
 
-    The same case of the same machine may stand in one of them only.
+    The very same cases, measured on several nodes of a machine, become the nodes of one; a measurement may stand in one of them only.
     """
-    data = record.join([record.read(path) for path in datasets])
+    data = mark(record.join([record.read(path) for path in datasets]))
     record.write(data, out)
     machines = sorted(set(data["machine"].values.tolist()))
     print(f"joined {data.sizes['case']} cases of {', '.join(machines)}: {out}")

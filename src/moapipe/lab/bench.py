@@ -15,9 +15,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,18 @@ import xarray as xr
 
 from moapipe import __version__
 from moapipe.errors import RecordError
-from moapipe.lab import record
+from moapipe.lab import canary, record
 from moapipe.lab.command import command
 from moapipe.lab.experiment import Experiment, Group
 from moapipe.lab.file import write_bytes
 from moapipe.lab.foresight import drifts, sight
-from moapipe.lab.journal import Journal
+from moapipe.lab.journal import Journal, known, plain
 from moapipe.lab.lock import alone
 from moapipe.lab.participant import Participant, Trouble, inside, leaked
 from moapipe.lab.place import recorded
 from moapipe.lab.plan import Entry, Plan, fitting, plan
 from moapipe.lab.preparation import preparation, write_inputs
-from moapipe.lab.record import Case, Sample
+from moapipe.lab.record import Canary, Case, Sample
 from moapipe.lab.room import free_bytes, memory_folder
 from moapipe.lab.runtime import environment, missing
 from moapipe.lab.sampling import SIGHT, TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
@@ -87,14 +89,14 @@ class Job:
         self.watch.read(self.spent + sum(p.cpu_seconds for p in self.running))
 
 
-def bench(e: Experiment, group: Group, say: Say = print) -> xr.Dataset:
-    """Measure a group and write its record.nc. A record of the very same libraries, prediction, points and rules stays as it is.
+def bench(e: Experiment, group: Group, say: Say = print, node: int = 0) -> xr.Dataset:
+    """Measure a group and write its record.nc, or that of a further `node`. A record of the very same libraries, prediction, points and rules stays as it is.
 
     Raises RecordError without a frozen prediction, LabError when the machine stays taken; what goes wrong with one participant
     is a status with its reason in the record, and the others go on.
     """
     top = topology.probe()
-    planned, place = plan(e, group, top), e.root / recorded(e, group)
+    planned, place = plan(e, group, top), e.root / recorded(e, group, node)
     for path in (place, place.with_name(KEPT)):
         if (old := _standing(path, planned.key)) is not None:
             say(f"{group.path()}: the record of these builds stands; nothing to measure")
@@ -140,16 +142,33 @@ def _launches(job: Job) -> None:
         if x.point.arrangement in points and not x.status:
             points[x.point.arrangement][x.point.label].append(i)
     names = [(k, a, f"{k}/{a.text()}") for k in range(job.experiment.file.launches) for a in arranged]
-    todo = [(k, a, name, [p for p, entries in points[a].items() if job.journal.lacks(name, entries)]) for k, a, name in names]
+    todo = [(k, a, name, due) for k, a, name in names if (due := [p for p, entries in points[a].items() if job.journal.lacks(name, entries)])]
     total, job.begun = sum(len(due) for *_, due in todo), time.monotonic()
-    for launch, asked, name, due in todo:
-        if due:
+    before = _canary(job) if todo else None
+    for launch, turn in groupby(todo, key=itemgetter(0)):
+        measured: list[dict[str, Any]] = []
+        for _, asked, name, due in turn:
             done: dict[str, Any] = {}
             with _participants(job, arranged[asked]) as start:
                 for point in due:
                     _point(job, launch, arranged[asked], point, start, done, total)
             job.journal.launches[name] = job.journal.launches.get(name, {}) | done
             job.journal.write()
+            measured += done.values()
+        after = _canary(job)
+        for row in measured:
+            row["canaries"] = [before, after]
+        before = after
+        job.journal.write()
+
+
+def _canary(job: Job) -> list[Any]:
+    """The figures of a canary; its CPU time is ours, and the watch reads on both sides of it."""
+    job.read()
+    found, seconds = canary.send(job.top, job.experiment.root, job.experiment.file.machine)
+    job.spent += seconds
+    job.read()
+    return plain(found)
 
 
 Start = Callable[[Entry], Participant]
@@ -237,7 +256,7 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
     for t in turned:
         samples = rejudged(t.seen, frame, best, t.placed)
         done[str(index[id(t.entry)])] = {
-            "samples": [_plain(s) for s in samples], "status": t.trouble.status if t.trouble else "",
+            "samples": [plain(s) for s in samples], "status": t.trouble.status if t.trouble else "",
             "reason": t.trouble.reason if t.trouble else "",
         }
     job.blocks += 1
@@ -256,11 +275,6 @@ def _foresee(job: Job, launch: str, yardsticks: Sequence[Track], index: Mapping[
     if known:
         job.journal.sights.setdefault(launch, {}).update({str(i): [s.drift, s.seconds] for i, s in others.items() if not np.isnan(s.drift)})
         job.journal.write()
-
-
-def _plain(s: Sample) -> list[Any]:
-    """A sample for the journal: JSON knows no NaN."""
-    return [None if isinstance(v, float) and np.isnan(v) else v for v in asdict(s).values()]
 
 
 def _guarded(job: Job, track: Track, start: Start, act: Callable[[Participant], None]) -> None:
@@ -331,14 +345,15 @@ def _case(job: Job, i: int, x: Entry) -> Case:
     names = [name for name, found in job.journal.launches.items() if str(i) in found]
     rows = [job.journal.launches[name][str(i)] for name in names]
     sights = [job.journal.sights.get(name, {}).get(str(i), [float("nan")] * 2) for name in names]
-    launches = [[Sample(*(float("nan") if v is None else v for v in s)) for s in row["samples"]] for row in rows]
+    launches = [[Sample(*known(s)) for s in row["samples"]] for row in rows]
+    canaries = [[Canary(*known(c)) for c in row.get("canaries", ())] for row in rows]
     status, reason = x.status, x.reason
     if trouble := next((row for row in rows if row["status"]), None):
         status, reason = trouble["status"], trouble["reason"]
     elif not status:
         status, reason = _outcome(launches)
     then = {name: [s[k] for s in sights] for k, name in enumerate(("memory_drift", "foreseen_seconds"))}
-    return Case({**x.values, **then}, dict(x.point.at), status, reason, launches)
+    return Case({**x.values, **then}, dict(x.point.at), status, reason, launches, canaries)
 
 
 def _outcome(launches: Sequence[Sequence[Sample]]) -> tuple[str, str]:

@@ -140,6 +140,7 @@ class ExperimentFile(Strict):
     placements, memories, wait_policies, runtimes, believed_cpus   the other run axes of machine/arrangement.py; `each_numa` and
                `each_node` stand for every memory node of the machine
     cores, threads_per_core   instead of threads: cores are held, threads are cores × threads_per_core
+    nodes      jobs that measure a group, on a cluster each on a node to itself
     launches   least number of processes a case is measured in          samples   least number of samples in each
     time_box_s most time for one case in all launches; sampling also ends when the median's 95 % interval is under `interval`
     baseline   whether PyTorch is measured beside the builds
@@ -156,6 +157,7 @@ class ExperimentFile(Strict):
     wait_policies: tuple[str, ...] = ("short",)
     runtimes: tuple[str, ...] = ("libgomp",)
     believed_cpus: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    nodes: PositiveInt = 1
     launches: Annotated[int, Field(ge=3)] = 3
     samples: Annotated[int, Field(ge=20)] = 20
     time_box_s: PositiveFloat = 20.0

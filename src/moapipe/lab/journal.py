@@ -3,17 +3,19 @@ finds all there, and one on a noisy machine measures again only the points that 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from moapipe.lab.file import read_json, write_json
+from moapipe.lab.record import Canary, Sample
 
 
 @dataclass
 class Journal:
-    """`launches`: {"launch/arrangement": {entry's index: {samples, status, reason}}}; `sights`, written before a launch's first
+    """`launches`: {"launch/arrangement": {entry's index: {samples, status, reason, canaries}}}; `sights`, written before a launch's first
     sample: {"launch/arrangement": {entry's index: [drift, seconds]}}; `key` digests all that they depend on."""
 
     path: Path
@@ -40,3 +42,13 @@ class Journal:
         for rows in self.launches.values():
             for i in entries:
                 rows.pop(str(i), None)
+
+
+def plain(x: Sample | Canary) -> list[Any]:
+    """A sample's or a canary's values as JSON, which knows no NaN."""
+    return [None if isinstance(v, float) and isnan(v) else v for v in asdict(x).values()]
+
+
+def known(values: Sequence[Any]) -> list[Any]:
+    """The values that `plain` was given."""
+    return [float("nan") if v is None else v for v in values]

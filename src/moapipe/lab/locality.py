@@ -33,9 +33,9 @@ def measure(top: Topology, root: Path, machine: str) -> Locality:
     for asked in barriers(top):
         arranged = arrange(asked, top)
         if not arranged.reason and not missing(arranged) and barrier_key(asked) not in barrier:
-            found = _figures(native, ("barrier", str(asked.threads)), arranged, root, machine)
+            found = figures(native, ("barrier", str(asked.threads)), arranged, root, machine)
             barrier |= {barrier_key(asked): found["region"]} if found else {}
-    clock = {t: found["clock"] for t in sorted({1, top.cores}) if (found := _figures(native, ("clock", str(t)), arrange(Arrangement(t, t), top), root, machine))}
+    clock = {t: found["clock"] for t in sorted({1, top.cores}) if (found := figures(native, ("clock", str(t)), arrange(Arrangement(t, t), top), root, machine))}
     bandwidth, latency = _matrix(native, top, root, machine)
     return Locality(top, bandwidth, latency, barrier, clock)
 
@@ -59,18 +59,23 @@ def _matrix(native: Path, top: Topology, root: Path, machine: str) -> tuple[dict
     """Threads on every node with CPUs against pages on every node with memory."""
     bandwidth: dict[str, float] = {}
     latency: dict[str, float] = {}
-    last = max((c.bytes * len(c.groups) for c in top.caches), default=LEAST_BYTES)
     for k, cpus in enumerate(top.domains("numa")):
         arranged = arrange(Arrangement(len(cpus), len(cpus), f"numa:{k}"), top)
         for node in (n for n in top.nodes if n.allowed and n.bytes):
-            size = min(MOST_BYTES, max(LEAST_BYTES, 4 * last), node.bytes // 4)
-            found = _figures(native, ("memory", str(len(cpus)), str(node.id), str(size)), arranged, root, machine)
+            size = min(beyond_caches(top), node.bytes // 4)
+            found = figures(native, ("memory", str(len(cpus)), str(node.id), str(size)), arranged, root, machine)
             if found:
                 bandwidth[f"{top.home(cpus[0])}/{node.id}"], latency[f"{top.home(cpus[0])}/{node.id}"] = found["read"], found["latency"]
     return bandwidth, latency
 
 
-def _figures(native: Path, words: tuple[str, ...], arranged: Arranged, root: Path, machine: str) -> dict[str, float]:
+def beyond_caches(top: Topology) -> int:
+    """Bytes of a buffer that the machine's caches don't hold, within reason."""
+    last = max((c.bytes * len(c.groups) for c in top.caches), default=0)
+    return min(MOST_BYTES, max(LEAST_BYTES, 4 * last))
+
+
+def figures(native: Path, words: tuple[str, ...], arranged: Arranged, root: Path, machine: str) -> dict[str, float]:
     """What the program prints; nothing when it takes too long, which a barrier of threads that spin on one CPU may."""
     env = {**scrubbed(os.environ), **environment(arranged, root, machine)}
     try:

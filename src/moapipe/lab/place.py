@@ -54,6 +54,6 @@ def predicted(e: Experiment, group: Group) -> Path:
     return folder(e) / "predict" / group.path() / "prediction.json"
 
 
-def recorded(e: Experiment, group: Group) -> Path:
-    """record.nc."""
-    return folder(e) / "bench" / group.path() / "record.nc"
+def recorded(e: Experiment, group: Group, node: int = 0) -> Path:
+    """record.nc of a group, of the first node or of a further one."""
+    return folder(e) / "bench" / group.path() / (f"node{node}" if node else "") / "record.nc"

@@ -19,10 +19,10 @@ from moapipe.lab import variable
 from moapipe.lab.experiment import PROTOCOL
 from moapipe.lab.file import write_bytes
 from moapipe.lab.seal import AGAIN, sealed, unsealed
-from moapipe.lab.variable import ATTRIBUTES, DTYPES, KEY, LEVELS, NOT_A_PARAMETER, SCHEMA, STATUSES, VARIABLES
+from moapipe.lab.variable import ATTRIBUTES, DTYPES, KEY, LEVELS, MOMENTS, NOT_A_PARAMETER, SCHEMA, STATUSES, VARIABLES
 from moapipe.lab.verdict import VERDICTS
 
-__all__ = ["STATUSES", "VARIABLES", "VERDICTS", "Case", "Sample", "collect", "join", "keys", "make", "parameters", "read", "write"]
+__all__ = ["STATUSES", "VARIABLES", "VERDICTS", "Canary", "Case", "Sample", "collect", "join", "keys", "make", "parameters", "read", "write"]
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,31 @@ class Sample:
     misplaced_share: float = float("nan")
 
 
-SAMPLE_VARIABLES = tuple(name for name, row in VARIABLES.items() if row.dims == ("case", "launch", "sample"))
-LAUNCH_VARIABLES = tuple(name for name, row in VARIABLES.items() if "launch" in row.dims)
+@dataclass(frozen=True)
+class Canary:
+    """What an empty parallel region, a read and a clock on all CPUs met before or after a launch; see VARIABLES."""
+
+    region_seconds: float = float("nan")
+    stall_seconds: float = float("nan")
+    bandwidth: float = float("nan")
+    clock_rate: float = float("nan")
+    other_cpus: float = float("nan")
+
+
+NODE_VARIABLES = tuple(name for name, row in VARIABLES.items() if "node" in row.dims)
+"""What each node has of its own: its host, its launches with their samples and canaries."""
+RAGGED = ("node", "launch", "sample")           # dims that records differ in and are padded in
+DIMS = ("case", *RAGGED, "level", "moment")
 
 
 @dataclass(frozen=True)
 class Case:
     """One participant at one set of run axes.
 
-    `values` holds variables of dims (case) by name, of dims (case, level) as {level: value} and of dims (case, launch) as lists; what
-    is left out is unknown.
-    `parameters` are the run axes that are sizes, {"B": 8, "n": 1024}; `launches` the samples of each launch.
+    `values` holds variables of dims (case) by name, of dims (case, level) as {level: value} and of dims (case, node, launch) as lists;
+    what is left out is unknown.
+    `parameters` are the run axes that are sizes, {"B": 8, "n": 1024}; `launches` the samples of each launch on one host; `canaries` what
+    stood before and after each.
     """
 
     values: Mapping[str, Any]
@@ -61,10 +75,11 @@ class Case:
     status: str
     reason: str = ""
     launches: Sequence[Sequence[Sample]] = field(default_factory=tuple)
+    canaries: Sequence[Sequence[Canary]] = field(default_factory=tuple)
 
 
 def make(cases: Sequence[Case], attributes: Mapping[str, Any]) -> xr.Dataset:
-    """A dataset of `cases`; short launches are padded with NaN and `not_taken`.
+    """A dataset of `cases` from one host, the attribute `host`; short launches are padded with NaN and `not_taken`.
 
     Raises RecordError for an unknown variable, status, verdict or attribute, for a case twice, and for a status without its reason.
     """
@@ -73,13 +88,15 @@ def make(cases: Sequence[Case], attributes: Mapping[str, Any]) -> xr.Dataset:
     _check_names(attributes, ATTRIBUTES, "attribute")
     launches = max([1, *(len(c.launches) for c in cases)])
     samples = max([1, *(len(launch) for c in cases for launch in c.launches)])
-    sizes = {"case": len(cases), "launch": launches, "sample": samples, "level": len(LEVELS)}
-    data = xr.Dataset(coords={"level": ("level", np.array(LEVELS, dtype=str), {"long_name": "memory level"})})
+    sizes = {"case": len(cases), "node": 1, "launch": launches, "sample": samples, "level": len(LEVELS), "moment": len(MOMENTS)}
+    data = xr.Dataset(coords={"level": ("level", np.array(LEVELS, dtype=str), {"long_name": "memory level"}), "moment": _moments()})
     for name, row in VARIABLES.items():
         values: np.ndarray = np.full([sizes[d] for d in row.dims], variable.fill(name), dtype=object if row.kind == "text" else DTYPES[row.kind])
         for i, case in enumerate(cases):
             _fill(values, i, name, case)
-        typed = np.array(values.tolist(), dtype=str) if row.kind == "text" else values
+        if name == "host":
+            values[:] = str(attributes.get("host", ""))
+        typed = np.array(values.tolist(), dtype=str).reshape(values.shape) if row.kind == "text" else values
         data[name] = (row.dims, typed, variable.attributes(name))
     sizes_named = sorted({p for c in cases for p in c.parameters})
     for name in sizes_named:
@@ -89,6 +106,10 @@ def make(cases: Sequence[Case], attributes: Mapping[str, Any]) -> xr.Dataset:
     data.attrs = {name: "" for name in ATTRIBUTES} | {"Conventions": "CF-1.11", "schema": SCHEMA, "protocol": PROTOCOL} | dict(attributes)
     check(data)
     return data
+
+
+def _moments() -> tuple[Any, ...]:
+    return ("moment", np.array(MOMENTS, dtype=str), {"long_name": "moment beside a launch"})
 
 
 def _check_names(found: Iterable[str], known: Mapping[str, Any], what: str) -> None:
@@ -104,7 +125,7 @@ def _check_case(case: Case) -> None:
     _check_names({s.verdict for launch in case.launches for s in launch}, VERDICTS, "verdict")
     if case.status != "measured" and not case.reason:
         raise RecordError(f"status {case.status} has no reason", where=where, hint="say in one sentence why the case is not measured")
-    if clash := [p for p in case.parameters if p in VARIABLES or p in ("case", "launch", "sample", "level")]:
+    if clash := [p for p in case.parameters if p in VARIABLES or p in DIMS]:
         raise RecordError(f"size parameter {clash[0]!r} has the name of a variable of the record", where=where, hint="rename the parameter")
     taken = any(launch for launch in case.launches)
     if case.status == "measured" and not any(s.verdict == "valid" for launch in case.launches for s in launch):
@@ -113,10 +134,13 @@ def _check_case(case: Case) -> None:
 
 def _fill(values: np.ndarray, i: int, name: str, case: Case) -> None:
     """Put one case's values of one variable into row `i`."""
-    if name in SAMPLE_VARIABLES:
+    if "sample" in VARIABLES[name].dims:
         for j, launch in enumerate(case.launches):
             row = [VERDICTS[s.verdict].code if name == "verdict" else getattr(s, name) for s in launch]
-            values[i, j, : len(row)] = row
+            values[i, 0, j, : len(row)] = row
+    elif "moment" in VARIABLES[name].dims:
+        for j, pair in enumerate(case.canaries):
+            values[i, 0, j, : len(pair)] = [getattr(c, name.removeprefix("canary_")) for c in pair]
     elif name == "status":
         values[i] = STATUSES[case.status].code
     elif name == "reason":
@@ -124,7 +148,7 @@ def _fill(values: np.ndarray, i: int, name: str, case: Case) -> None:
     elif name in case.values and "level" in VARIABLES[name].dims:
         values[i] = [case.values[name].get(level, np.nan) for level in LEVELS]
     elif name in case.values and "launch" in VARIABLES[name].dims:
-        values[i, : len(case.values[name])] = case.values[name]
+        values[i, 0, : len(case.values[name])] = case.values[name]
     elif name in case.values:
         values[i] = case.values[name]
 
@@ -190,33 +214,110 @@ def read(path: Path) -> xr.Dataset:
         content = path.read_bytes()
     except OSError as e:
         raise RecordError(f"cannot read: {e.strerror or e}", where=str(path), hint="run the stage that makes it") from e
-    data = decode(content, str(path))
+    data = upgraded(decode(content, str(path)))
     check(data, str(path))
     return data
 
 
-def join(records: Sequence[xr.Dataset]) -> xr.Dataset:
-    """All cases of several records in one; launches and samples padded, sizes that a kernel lacks set to -1.
+def upgraded(data: xr.Dataset) -> xr.Dataset:
+    """A record of schema 3, which knew one host, no canaries and no plausibility, as one of schema 4; any other as it is."""
+    if str(data.attrs.get("schema")) != "3":
+        return data
+    lone = {name: data[name].expand_dims("node", 1) for name in NODE_VARIABLES if name in data}
+    sizes = {**data.sizes, "node": 1, "moment": len(MOMENTS)}
+    known = {"host": str(data.attrs["host"])}
+    new = {name: (row.dims, np.full([sizes[d] for d in row.dims], known.get(name, variable.fill(name)), dtype=None if row.kind == "text" else DTYPES[row.kind]),
+                  variable.attributes(name)) for name, row in VARIABLES.items() if name not in data.variables}
+    return data.assign(lone | new).assign_coords(moment=_moments()).assign_attrs(schema=4)
 
-    Raises RecordError for records of different protocols and for a case that appears twice.
+
+def join(records: Sequence[xr.Dataset]) -> xr.Dataset:
+    """All cases of several records in one; records of the very same cases become its nodes (`_across`). Nodes, launches and samples are
+    padded, sizes that a kernel lacks set to -1.
+
+    Raises RecordError for records of different protocols, for a measurement that is there twice, and for a case that is in several
+    records whose other cases differ.
     """
     if not records:
         raise RecordError("nothing to join", hint="name at least one record")
     for record in records:
         check(record)
-    names = sorted({p for r in records for p in parameters(r)})
-    sizes = {dim: max(r.sizes[dim] for r in records) for dim in ("launch", "sample")}
-    padded = [_pad(r, names, sizes) for r in records]
+    same: dict[tuple[Any, ...], list[xr.Dataset]] = {}
+    for record in records:
+        same.setdefault(tuple(keys(record)), []).append(record)
+    lone = [_across(found) for found in same.values()]
+    names = sorted({p for r in lone for p in parameters(r)})
+    sizes = {dim: max(r.sizes[dim] for r in lone) for dim in RAGGED}
+    padded = [_pad(r, names, sizes) for r in lone]
     out = xr.concat(padded, dim="case", data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override")
     out.attrs = _join_attributes([r.attrs for r in records])
     check(out)
     return out
 
 
+Seats = dict[str, list[tuple[xr.Dataset, int]]]
+"""Host -> where its launches of a case are: records with the index of the node in them, in turn."""
+
+
+def _across(records: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Records of the very same cases as one: a node for each host, launches of several jobs on one host one after the other.
+
+    RecordError where their builds or predictions differ, and for a measurement that is there twice.
+    """
+    first = records[0]
+    if len(records) == 1:
+        return first
+    for name in (n for n, row in VARIABLES.items() if row.source == "identity"):
+        other = next((r for r in records if (r[name].values != first[name].values).any()), None)
+        if other is not None:
+            raise RecordError(f"{name} on {other.attrs['host']} is not the one on {first.attrs['host']}",
+                              hint="measure all nodes with the same builds and prediction")
+    seats = [_seats(records, i) for i in range(first.sizes["case"])]
+    sizes = {**first.sizes, "node": max(map(len, seats)), "sample": max(r.sizes["sample"] for r in records),
+             "launch": max(sum(r.sizes["launch"] for r, _ in parts) for s in seats for parts in s.values())}
+    out = first.drop_vars(NODE_VARIABLES).assign({name: _seated(name, seats, sizes) for name in NODE_VARIABLES})
+    measured = np.any([r["status"].values == STATUSES["measured"].code for r in records], axis=0)
+    out["status"] = out["status"].copy(data=np.where(measured, STATUSES["measured"].code, out["status"].values).astype(np.int8))
+    out["reason"] = out["reason"].copy(data=np.where(measured, "", out["reason"].values))
+    return out.assign_attrs(_join_attributes([r.attrs for r in records]))
+
+
+def _seats(records: Sequence[xr.Dataset], case: int) -> Seats:
+    """Who has what of a case."""
+    seats: Seats = {}
+    for r in records:
+        for node, host in enumerate(r["host"].values[case].tolist()):
+            if node and not host:
+                continue
+            mine = seats.setdefault(host, [])
+            seconds = r["seconds"].values[case, node]
+            if np.isfinite(seconds).any() and any(np.array_equal(seconds, s["seconds"].values[case, n], equal_nan=True) for s, n in mine):
+                raise RecordError(f"the measurement of case {' '.join(map(str, keys(r)[case]))} on {host} appears 2 times", hint="one job, one record")
+            mine.append((r, node))
+    return seats
+
+
+def _seated(name: str, seats: Sequence[Seats], sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    """A variable that has the dim `node`, as its hosts have it."""
+    row = VARIABLES[name]
+    values: np.ndarray = np.full([sizes[d] for d in row.dims], variable.fill(name), dtype=object if row.kind == "text" else DTYPES[row.kind])
+    for i, hosts in enumerate(seats):
+        for node, (host, parts) in enumerate(hosts.items()):
+            at = 0
+            if name == "host":
+                values[i, node] = host
+                continue
+            for r, n in parts:
+                block = r[name].values[i, n]
+                values[(i, node, slice(at, at + len(block)), *(slice(width) for width in block.shape[1:]))] = block
+                at += len(block)
+    return row.dims, values.astype(str) if row.kind == "text" else values, variable.attributes(name)
+
+
 def _pad(record: xr.Dataset, names: Sequence[str], sizes: Mapping[str, int]) -> xr.Dataset:
-    """A record with all of `names` as coordinates and with `sizes` launches and samples."""
+    """A record with all of `names` as coordinates and with `sizes` nodes, launches and samples."""
     widths = {dim: (0, size - record.sizes[dim]) for dim, size in sizes.items()}
-    fills: dict[str, Any] = {name: variable.fill(name) for name in LAUNCH_VARIABLES}
+    fills: dict[str, Any] = {name: variable.fill(name) for name in NODE_VARIABLES}
     out = record.pad(widths, constant_values=fills).assign(
         {name: ("case", np.full(record.sizes["case"], NOT_A_PARAMETER), {"long_name": f"size parameter {name}", "units": "1"})
          for name in names if name not in record.variables})

@@ -11,12 +11,13 @@ from moapipe.lab import experiment
 from moapipe.lab.verdict import VERDICTS
 from moapipe.machine import arrangement
 
-SCHEMA = 3                    # raise when a variable changes its meaning
+SCHEMA = 4                    # raise when a variable changes its meaning
 LEVELS = ("L1", "L2", "L3")
+MOMENTS = ("before", "after")   # of a launch
 NOT_A_PARAMETER = -1          # value of a size coordinate that a kernel lacks
 
 Kind = Literal["text", "integer", "number", "flag"]
-Source = Literal["identity", "measured", "predicted", "validated"]
+Source = Literal["identity", "measured", "predicted", "validated", "judged"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Status:
-    """A row of STATUSES: its CF flag value and one sentence."""
+    """A row of STATUSES or PLAUSIBILITIES: its CF flag value and one sentence."""
 
     code: int
     text: str
@@ -51,9 +52,17 @@ STATUSES: dict[str, Status] = {
     "crashed": Status(8, "The measuring process ended by itself."),
 }
 
+PLAUSIBILITIES: dict[str, Status] = {
+    "within": Status(0, "Not slower than the best arrangement by more than the placement of pages can make."),
+    "explained": Status(1, "Slower by more than that, and a measurement says why; see `mechanism`."),
+    "implausible": Status(2, "Slower by more than that, and no measurement says why."),
+}
+"""Whether a case's time over that of the best arrangement of its build and sizes is physically possible (report.explain.mark)."""
+
 _CASE = ("case",)
-_LAUNCH = ("case", "launch")
-_SAMPLE = ("case", "launch", "sample")
+_LAUNCH = ("case", "node", "launch")
+_SAMPLE = ("case", "node", "launch", "sample")
+_CANARY = ("case", "node", "launch", "moment")
 _LEVEL = ("case", "level")
 
 
@@ -65,8 +74,8 @@ def _number(dims: tuple[str, ...], source: Source, long_name: str, units: str) -
     return Variable(dims, "number", source, long_name, units)
 
 
-def _flag(dims: tuple[str, ...], long_name: str, codes: dict[str, int]) -> Variable:
-    return Variable(dims, "flag", "measured", long_name, "", tuple(codes.items()))
+def _flag(dims: tuple[str, ...], long_name: str, codes: dict[str, int], source: Source = "measured") -> Variable:
+    return Variable(dims, "flag", source, long_name, "", tuple(codes.items()))
 
 
 VARIABLES: dict[str, Variable] = {
@@ -101,6 +110,12 @@ VARIABLES: dict[str, Variable] = {
     "cpus_used": _number(_SAMPLE, "measured", "different CPUs that its threads were on at the end", "1"),
     "throttled_periods": _number(_SAMPLE, "measured", "stops by a quota around the sample", "1"),
     "misplaced_share": _number(_SAMPLE, "measured", "share of pages on another memory node than asked", "1"),
+    "host": Variable(("case", "node"), "text", "measured", "name of the host that the node's launches ran on"),
+    "canary_region_seconds": _number(_CANARY, "measured", "empty parallel region on all CPUs beside the launch, the median", "s"),
+    "canary_stall_seconds": _number(_CANARY, "measured", "the longest of these regions", "s"),
+    "canary_bandwidth": _number(_CANARY, "measured", "bandwidth that all CPUs together read with beside the launch", "B s-1"),
+    "canary_clock_rate": _number(_CANARY, "measured", "clock rate of the slowest CPU while all run, beside the launch", "s-1"),
+    "canary_other_cpus": _number(_CANARY, "measured", "CPUs that others kept busy meanwhile", "1"),
     "status": _flag(_CASE, "what became of the case", {name: row.code for name, row in STATUSES.items()}),
     "reason": _text("measured", "why the case is not measured"),
     "predicted_seconds": _number(_CASE, "predicted", "predicted time of one call", "s"),
@@ -128,6 +143,8 @@ VARIABLES: dict[str, Variable] = {
     "error": _number(_CASE, "validated", "worst validation error", "1"),
     "error_bound": _number(_CASE, "validated", "bound on the validation error", "1"),
     "baseline_error": _number(_CASE, "validated", "error of PyTorch on the same inputs", "1"),
+    "plausibility": _flag(_CASE, "whether its time over the best arrangement's can be", {name: row.code for name, row in PLAUSIBILITIES.items()}, "judged"),
+    "mechanism": _text("judged", "why it takes longer than the best arrangement, where it does by far"),
 }
 
 BUILD_AXES = (*experiment.BUILD_AXES, "machine")
@@ -161,7 +178,7 @@ DTYPES: dict[Kind, type] = {"text": str, "integer": np.int64, "number": np.float
 
 
 def fill(name: str) -> object:
-    """The value of a variable where nothing is known: empty text, 0, NaN, `not_taken` or `not_run`."""
+    """The value of a variable where nothing is known: empty text, 0, NaN, `not_taken`, `not_run` or `within`."""
     match VARIABLES[name].kind:
         case "text":
             return ""
@@ -170,7 +187,7 @@ def fill(name: str) -> object:
         case "number":
             return float("nan")
         case "flag":
-            return {"verdict": VERDICTS["not_taken"].code, "status": STATUSES["not_run"].code}[name]
+            return {"verdict": VERDICTS["not_taken"].code, "status": STATUSES["not_run"].code, "plausibility": PLAUSIBILITIES["within"].code}[name]
 
 
 def attributes(name: str) -> dict[str, object]:

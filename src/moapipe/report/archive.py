@@ -186,12 +186,14 @@ def builds(ds: xr.Dataset) -> list[Build]:
 
 
 def samples(ds: xr.Dataset) -> pd.DataFrame:
-    """Every sample that was taken, one row each: case, launch, sample, seconds (s), calls, verdict and what it was made from."""
+    """Every sample that was taken, one row each: case, host, launch, sample, seconds (s), calls, verdict and what it was made from."""
     names = {row.code: name for name, row in VERDICTS.items()}
     kept = ["seconds", "calls", "verdict", "cpu_seconds", "involuntary_switches", "other_cpu_seconds"]
-    case, launch, sample = metrics.taken(ds).transpose("case", "launch", "sample").values.nonzero()
-    columns = {k: ds[k].transpose("case", "launch", "sample").values[case, launch, sample] for k in kept}
-    return pd.DataFrame({"case": case, "launch": launch, "sample": sample, **columns, "verdict": [names[code] for code in columns["verdict"].tolist()]})
+    dims = ("case", *metrics.SAMPLED)
+    case, node, launch, sample = metrics.taken(ds).transpose(*dims).values.nonzero()
+    columns = {k: ds[k].transpose(*dims).values[case, node, launch, sample] for k in kept}
+    where = {"case": case, "host": ds["host"].values[case, node], "launch": launch, "sample": sample}
+    return pd.DataFrame(where | columns | {"verdict": [names[code] for code in columns["verdict"].tolist()]})
 
 
 def environment(ds: xr.Dataset) -> dict[str, Any]:

@@ -15,16 +15,16 @@ import xarray as xr
 from moapipe.lab.experiment import BUILD_AXES, GROUP_AXES
 from moapipe.lab.variable import BESIDE, LEVELS
 from moapipe.lab.verdict import VERDICTS
-from moapipe.report.metrics import frame, taken
+from moapipe.report.metrics import frame, runs, taken
 
 MOST_SAMPLES = 150  # of one case in the page, evenly thinned; the data folder has them all
 PAGE = "index.html"
-TEXTS = (*BUILD_AXES, "machine", "label", "arrangement", "status", "explanation", "dnf_hash", "onf_hash", "source_hash")
+TEXTS = (*BUILD_AXES, "machine", "label", "arrangement", "status", "explanation", "plausibility", "mechanism", "dnf_hash", "onf_hash", "source_hash")
 COUNTS = ("threads", "n", "taken_samples", "valid_samples")
 NUMBERS = (
     "median_seconds", "median_seconds_low", "median_seconds_high", "predicted_seconds", "predicted_compute_seconds",
     "predicted_memory_seconds", "predicted_overhead_seconds", "predicted_over_measured", "speedup", "speedup_low", "speedup_high",
-    "peak_share", "flop_rate", "exponent", "valid_share", "error", "error_bound", "baseline_error", "flops", "useful_flops", "exps",
+    "peak_share", "flop_rate", "exponent", "valid_share", "process_scatter", "launch_scatter", "node_scatter", "error", "error_bound", "baseline_error", "flops", "useful_flops", "exps",
     "loaded_bytes", "stored_bytes", "footprint_read_bytes", "footprint_written_bytes", "private_bytes",
     *(f"{name}_{level}" for name in ("traffic_bytes", "lower_bound_bytes", "traffic_ratio", "achieved_bandwidth", "bandwidth") for level in LEVELS),
 )  # fmt: skip
@@ -33,7 +33,7 @@ NUMBERS = (
 def cases(ds: xr.Dataset, folder: Path) -> list[dict[str, Any]]:
     """One mapping a case, in the order of the dataset; `case` is its index there."""
     rows = frame(ds).to_dict("records")
-    seconds, verdicts, was_taken = ds["seconds"].values, ds["verdict"].values, taken(ds).values
+    seconds, verdicts, was_taken = runs(ds["seconds"]), runs(ds["verdict"]), runs(taken(ds))
     return [_case(i, row, folder) | {"samples": _samples(seconds[i], verdicts[i], was_taken[i])} for i, row in enumerate(rows)]
 
 

@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xarray as xr
 
-from moapipe.lab.variable import BUILD_AXES
+from moapipe.lab.variable import BUILD_AXES, PLAUSIBILITIES, attributes
 from moapipe.lab.verdict import THRESHOLDS, VERDICTS
 from moapipe.machine.arrangement import AXES, Arrangement
 from moapipe.machine.penalty import MARGIN
+from moapipe.report.metrics import evaluate
 
 LEAST = 2.0                    # a penalty that is explained
 SLICES = (50.0, 1000.0)        # involuntary switches a CPU second of threads that spin through scheduler slices of 1 to 20 ms
 YIELDS = 5000.0                # and of threads that give their CPU away at every look
 SLEEPS = 0.3                   # voluntary switches a thread and region of threads that sleep at barriers
+UNEXPLAINED = "unexplained"
 BUSY = 0.8                     # share of its CPUs that a process uses which nothing holds up
 
 
@@ -64,13 +66,18 @@ class Comparison:
         return self.case.seconds / self.reference.seconds
 
     @property
+    def impossible(self) -> bool:
+        """More than any placement of pages can make on this machine."""
+        return bool(np.isfinite(self.case.ceiling)) and self.penalty > MARGIN * self.case.ceiling
+
+    @property
     def passive_penalty(self) -> float:
         return self.passive.seconds / self.reference.seconds if self.passive else float("nan")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A penalty with the row of MECHANISMS that fits (`unexplained` when none does) and the measurement that decided it."""
+    """A penalty with the row of MECHANISMS that fits (UNEXPLAINED when none does) and the measurement that decided it."""
 
     comparison: Comparison
     mechanism: str
@@ -94,12 +101,12 @@ def seen(ds: xr.Dataset) -> list[Seen]:
         figures = {
             "seconds": ds["seconds"].values, "cpus_busy": cpu / wall, "wait": ds["wait_seconds"].values / wall,
             "involuntary": ds["involuntary_switches"].values / cpu, "clock": ds["clock_rate"].values, "cpus_used": ds["cpus_used"].values,
-            "sleeps": ds["voluntary_switches"].values / ds["calls"].values / np.maximum(1, threads * np.maximum(1, regions))[:, None, None],
+            "sleeps": ds["voluntary_switches"].values / ds["calls"].values / np.maximum(1, threads * np.maximum(1, regions))[:, None, None, None],
             "misplaced": ds["misplaced_share"].values,
         }
     identity = {name: ds[name].values.tolist() for name in (*BUILD_AXES, "label", *AXES)}
     out = []
-    for i in np.flatnonzero(taken.any(axis=(1, 2))).tolist():
+    for i in np.flatnonzero(taken.any(axis=(1, 2, 3))).tolist():
         here = taken[i]
         verdicts = ds["verdict"].values[i][here]
         out.append(Seen(
@@ -204,18 +211,55 @@ def explained(c: Comparison) -> Explanation:
     for name, fits in MECHANISMS.items():
         if because := fits(c):
             return Explanation(c, name, because + _above(c))
-    return Explanation(c, "unexplained", "no measurement of this dataset tells the mechanisms apart" + _above(c))
+    return Explanation(c, UNEXPLAINED, "no measurement of this dataset tells the mechanisms apart" + _above(c))
 
 
 def _above(c: Comparison) -> str:
-    """The flag of a penalty that no placement of pages can make on this machine."""
-    s = c.case
-    return f"; memory locality is ruled out, it can make {s.ceiling:.2g}× here" if np.isfinite(s.ceiling) and c.penalty > MARGIN * s.ceiling else ""
+    return f"; memory locality is ruled out, it can make {c.case.ceiling:.2g}× here" if c.impossible else ""
+
+
+def mark(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with `plausibility` and `mechanism`: a penalty that no placement of pages can make is flagged until a measurement
+    explains it; every penalty above LEAST has the mechanism that fits."""
+    plausibility = np.full(ds.sizes["case"], PLAUSIBILITIES["within"].code, dtype=np.int8)
+    mechanism = [""] * ds.sizes["case"]
+    for c in comparisons(ds):
+        if c.penalty > LEAST:
+            mechanism[c.case.case] = explained(c).mechanism
+        if c.impossible:
+            plausibility[c.case.case] = PLAUSIBILITIES["implausible" if explained(c).mechanism == UNEXPLAINED else "explained"].code
+    columns = {"plausibility": plausibility, "mechanism": np.array(mechanism, dtype=str)}
+    return ds.assign({name: ("case", values, attributes(name)) for name, values in columns.items()})
 
 
 def explain(ds: xr.Dataset, least: float = LEAST) -> list[Explanation]:
     """Every penalty above `least`, the largest first."""
     return sorted((explained(c) for c in comparisons(ds) if c.penalty > least), key=lambda e: -e.comparison.penalty)
+
+
+SCATTERS = {"process_scatter": "within a process", "launch_scatter": "between launches", "node_scatter": "between nodes"}
+
+
+def scatter(ds: xr.Dataset) -> str:
+    """The three variances in the middle of all cases: how far times differ within a process, between launches, between nodes."""
+    rows = evaluate(ds)
+    hosts = set(ds["host"].values.ravel().tolist()) - {""}
+    found = {words: rows[name].values[np.isfinite(rows[name].values)] for name, words in SCATTERS.items()}
+    told = ", ".join(f"{np.median(v):.2%} {words}" for words, v in found.items() if v.size)
+    return f"Standard deviation over the median time, in the middle of {ds.sizes['case']} cases on {len(hosts)} node{'s' * (len(hosts) != 1)}: {told or 'unknown'}."
+
+
+def canaries(ds: xr.Dataset) -> str:
+    """What the canaries beside the launches met, worst against best, in words; empty where none were sent."""
+    told = []
+    for name, words, worst in (("region_seconds", "an empty region took", np.max), ("bandwidth", "memory gave", np.min), ("clock_rate", "the clock ran at", np.min)):
+        found = ds[f"canary_{name}"].values
+        found = found[np.isfinite(found)]
+        if found.size:
+            told.append(f"{words} {worst(found) / np.median(found):.2g}")
+    busy = ds["canary_other_cpus"].values
+    others = f"; others kept up to {np.nanmax(busy):.2g} CPUs busy" if np.isfinite(busy).any() else ""
+    return f"Canaries before and after launches, the worst over the middle one: {', '.join(told)}{others}." if told else ""
 
 
 def lines(found: Iterable[Explanation], least: float = LEAST) -> Iterable[str]:

@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from moapipe.lab.record import parameters
-from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, POINT, RUN_AXES, STATUSES, YARDSTICK
+from moapipe.lab.variable import BASELINE, BESIDE, BUILD_AXES, PLAUSIBILITIES, POINT, RUN_AXES, STATUSES, YARDSTICK
 from moapipe.lab.verdict import VERDICTS
 from moapipe.machine.arrangement import AXES, Arrangement
 
@@ -26,6 +26,7 @@ PARTNER_AXES = POINT
 ESTIMATES = ("low", "value", "high")
 RESAMPLES = 1000
 FEWEST = 6
+SAMPLED = ("node", "launch", "sample")
 MARK = "median_seconds"  # a dataset that has this variable has all metrics
 
 
@@ -38,19 +39,31 @@ def status(ds: xr.Dataset) -> list[str]:
     return [names[code] for code in ds["status"].values.tolist()]
 
 
+def plausibility(ds: xr.Dataset) -> list[str]:
+    """Whether each case's penalty is possible, in the words of PLAUSIBILITIES."""
+    names = {row.code: name for name, row in PLAUSIBILITIES.items()}
+    return [names[code] for code in ds["plausibility"].values.tolist()]
+
+
 def taken(ds: xr.Dataset) -> xr.DataArray:
-    """Where a sample was taken at all: dims case, launch, sample."""
+    """Where a sample was taken at all: dims case, node, launch, sample."""
     return ds["seconds"].notnull()
 
 
 def valid(ds: xr.Dataset) -> xr.DataArray:
-    """Where a sample was taken and its verdict is `valid`: dims case, launch, sample."""
+    """Where a sample was taken and its verdict is `valid`: dims case, node, launch, sample."""
     return taken(ds) & (ds["verdict"] == VERDICTS["valid"].code)
 
 
 def valid_seconds(ds: xr.Dataset) -> xr.DataArray:
-    """Wall seconds of one call, NaN where the sample is not valid: dims case, launch, sample."""
+    """Wall seconds of one call, NaN where the sample is not valid: dims case, node, launch, sample."""
     return ds["seconds"].where(valid(ds))
+
+
+def runs(found: xr.DataArray) -> np.ndarray:
+    """What each launch has as an array of case, launch, …: the launches of all nodes, one node after the other."""
+    values = found.transpose("case", "node", "launch", ...).values
+    return np.asarray(values.reshape(values.shape[0], -1, *values.shape[3:]))
 
 
 # ------------------------------------------------------------------ intervals
@@ -100,21 +113,47 @@ def _intervals(matrices: Sequence[np.ndarray | None]) -> xr.DataArray:
 
 def valid_share(ds: xr.Dataset) -> xr.DataArray:
     """Valid samples among the taken ones; NaN where none was taken."""
-    count = taken(ds).sum(("launch", "sample"))
-    return valid(ds).sum(("launch", "sample")) / count.where(count > 0)
+    count = taken(ds).sum(SAMPLED)
+    return valid(ds).sum(SAMPLED) / count.where(count > 0)
 
 
 def median_seconds(ds: xr.Dataset) -> xr.DataArray:
     """Median over launches and valid samples, with its 95 % interval: dims case, estimate."""
-    return _intervals(list(valid_seconds(ds).transpose("case", "launch", "sample").values))
+    return _intervals(list(runs(valid_seconds(ds))))
 
 
 def _median(ds: xr.Dataset) -> xr.DataArray:
-    flat = np.sort(valid_seconds(ds).transpose("case", "launch", "sample").values.reshape(ds.sizes["case"], -1), axis=1)
+    flat = np.sort(runs(valid_seconds(ds)).reshape(ds.sizes["case"], -1), axis=1)
     count = np.isfinite(flat).sum(axis=1)  # NaN is sorted last; an empty row yields its NaN
     rows = np.arange(len(flat))
     middle = flat[rows, np.maximum(count - 1, 0) // 2] + flat[rows, np.minimum(count // 2, flat.shape[1] - 1)]
     return xr.DataArray(0.5 * middle, dims="case")
+
+
+def _scatter(values: xr.DataArray, dim: str) -> xr.DataArray:
+    """Standard deviation of what is known along a dim; NaN for fewer than two values."""
+    return values.std(dim, ddof=1).where(values.count(dim) > 1)
+
+
+def _relative(ds: xr.Dataset, scatters: xr.DataArray) -> xr.DataArray:
+    """The middle of a case's standard deviations over its median time."""
+    others = [d for d in scatters.dims if d != "case"]
+    return (scatters.median(others) if others else scatters) / _median(ds)
+
+
+def process_scatter(ds: xr.Dataset) -> xr.DataArray:
+    """Within a process: standard deviation of a launch's valid samples, in the middle launch, over the median time."""
+    return _relative(ds, _scatter(valid_seconds(ds), "sample"))
+
+
+def launch_scatter(ds: xr.Dataset) -> xr.DataArray:
+    """Between launches: standard deviation of the medians of a node's launches, on the middle node, over the median time."""
+    return _relative(ds, _scatter(valid_seconds(ds).median("sample"), "launch"))
+
+
+def node_scatter(ds: xr.Dataset) -> xr.DataArray:
+    """Between nodes: standard deviation of the medians of the nodes' launches over the median time; NaN on one node."""
+    return _relative(ds, _scatter(valid_seconds(ds).median("sample").median("launch"), "node"))
 
 
 def predicted_over_measured(ds: xr.Dataset) -> xr.DataArray:
@@ -130,11 +169,11 @@ def prediction_error(ds: xr.Dataset) -> xr.DataArray:
 def foreseen_error(ds: xr.Dataset) -> xr.DataArray:
     """Median over the launches of |foreseen − measured| over the launch's median time: `prediction_error` of the predictions that were
     made again just before each launch, with the memory as yardsticks found it then. NaN where there were none."""
-    found = valid_seconds(ds).transpose("case", "launch", "sample").values
+    found = runs(valid_seconds(ds))
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a launch without a valid sample has no median
         medians = np.nanmedian(found, axis=2)
-        return xr.DataArray(np.nanmedian(abs(ds["foreseen_seconds"].values / medians - 1), axis=1), dims="case")
+        return xr.DataArray(np.nanmedian(abs(runs(ds["foreseen_seconds"]) / medians - 1), axis=1), dims="case")
 
 
 def flop_rate(ds: xr.Dataset) -> xr.DataArray:
@@ -172,9 +211,9 @@ def yardsticks(ds: xr.Dataset) -> np.ndarray:
 def speedup(ds: xr.Dataset) -> xr.DataArray:
     """Median over (launch, sample) of PyTorch's time over ours, with its 95 % interval: dims case, estimate.
 
-    Paired: launch l, sample s of both were taken in turn in one job; a pair counts when both its samples are valid.
+    Paired: sample s of launch l on a node of both were taken in turn in one job; a pair counts when both its samples are valid.
     """
-    seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
+    seconds = runs(valid_seconds(ds))
     return _intervals([None if p < 0 else seconds[p] / seconds[i] for i, p in enumerate(partners(ds))])
 
 
@@ -182,7 +221,7 @@ def yardstick_share(ds: xr.Dataset) -> xr.DataArray:
     """Speed over that of a copy with the same kind of store, or of reading, both in compulsory bytes (footprint) a second, with its
     95 % interval: dims case, estimate. Paired like `speedup`: bandwidth belongs to everybody on the host and changes within minutes.
     """
-    seconds = valid_seconds(ds).transpose("case", "launch", "sample").values
+    seconds = runs(valid_seconds(ds))
     moved = (ds["footprint_read_bytes"] + ds["footprint_written_bytes"]).values
     return _intervals([None if p < 0 or not moved[p] else seconds[p] / seconds[i] * (moved[i] / moved[p]) for i, p in enumerate(yardsticks(ds))])
 
@@ -251,6 +290,9 @@ class Metric:
 METRICS = (
     Metric("valid_share", "1", "share of valid samples", valid_share),
     Metric("median_seconds", "s", "median time of one call", median_seconds),
+    Metric("process_scatter", "1", "standard deviation within a process over the median", process_scatter),
+    Metric("launch_scatter", "1", "standard deviation between launches over the median", launch_scatter),
+    Metric("node_scatter", "1", "standard deviation between nodes over the median", node_scatter),
     Metric("predicted_over_measured", "1", "predicted over measured time", predicted_over_measured),
     Metric("prediction_error", "1", "absolute error of the prediction over the measured time", prediction_error),
     Metric("foreseen_error", "1", "the same of predictions with the memory as it was just before each launch", foreseen_error),
@@ -302,7 +344,7 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 def explanation(ds: xr.Dataset) -> list[str]:
     """One sentence for each case without a usable time, empty for the others."""
     names = {row.code: name for name, row in VERDICTS.items()}
-    found, was_taken, usable = ds["verdict"].values, taken(ds).values, valid(ds).values.any(axis=(1, 2))
+    found, was_taken, usable = ds["verdict"].values, taken(ds).values, valid(ds).any(SAMPLED).values
     verdicts = [Counter(names[c] for c in found[i][was_taken[i]].tolist()) for i in range(len(found))]
     reasons = ds["reason"].values.tolist()
     return [_explain(*row) for row in zip(status(ds), reasons, verdicts, usable.tolist(), strict=True)]
@@ -330,8 +372,9 @@ def frame(ds: xr.Dataset) -> pd.DataFrame:
         elif variable.dims == ("case", "level"):
             columns |= {f"{name}_{level}": variable.values[:, j] for j, level in enumerate(ds["level"].values.tolist())}
     columns["status"] = status(ds)
-    columns["taken_samples"] = taken(ds).values.sum(axis=(1, 2))
-    columns["valid_samples"] = valid(ds).values.sum(axis=(1, 2))
+    columns["plausibility"] = plausibility(ds)
+    columns["taken_samples"] = taken(ds).sum(SAMPLED).values
+    columns["valid_samples"] = valid(ds).sum(SAMPLED).values
     columns["explanation"] = explanation(ds)
     columns["arrangement"] = [Arrangement(*row).text() for row in zip(*(ds[a].values.tolist() for a in AXES), strict=True)]
     return pd.DataFrame(columns)

@@ -76,6 +76,8 @@ def _ratio(row: Row) -> Text:
 def _verdict(row: Row) -> Text:
     if row["status"] != "measured":
         return Text(row["status"].replace("_", " "), "red")
+    if row["plausibility"] == "implausible":
+        return Text("implausible", "red")
     return Text(f"{row['valid_samples']}/{row['taken_samples']} valid", "" if row["valid_share"] > FEW_INVALID else "yellow")
 
 

@@ -4,7 +4,10 @@
                                              second, at least five; the fifth of a second counts from the first, which starts the threads
    locality memory THREADS NODE BYTES        read: bytes a second that THREADS threads read together from pages on NODE;
                                              latency: seconds of one dependent load from there, by the first thread
-   locality clock THREADS                    clock: Hz of the slowest of THREADS threads that all run a dependent chain               */
+   locality clock THREADS                    clock: Hz of the slowest of THREADS threads that all run a dependent chain
+   locality canary THREADS BYTES             region and clock as above, of a twentieth of a second; stall: the longest region; read: bytes
+                                             a second that THREADS threads read together, each from its own pages, left out without
+                                             room for BYTES; cpu: CPU seconds of all this                                       */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,7 +29,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void barrier(int threads)
+static void barrier(int threads, double budget)
 {
     enum { MOST = 20000, LEAST = 5 };
     static double seconds[MOST];
@@ -34,14 +37,45 @@ static void barrier(int threads)
 #pragma omp parallel num_threads(threads)
     __asm__ volatile("" : : : "memory");
     double begin = wall();
-    while (count < LEAST || (count < MOST && wall() - begin < 0.2)) {
+    while (count < LEAST || (count < MOST && wall() - begin < budget)) {
         double t = wall();
 #pragma omp parallel num_threads(threads)
         __asm__ volatile("" : : : "memory");
         seconds[count++] = wall() - t;
     }
     qsort(seconds, (size_t)count, sizeof *seconds, ascending);
-    printf("region %.9g\n", seconds[count / 2]);
+    printf("region %.9g\nstall %.9g\n", seconds[count / 2], seconds[count - 1]);
+}
+
+static double reading(const uint64_t *buffer, size_t lines, int threads)
+{
+    double best = 1e300;
+    for (int trial = 0; trial < 5; ++trial) {
+        uint64_t sum = 0;
+        double t = wall();
+#pragma omp parallel for schedule(static) reduction(+ : sum) num_threads(threads)
+        for (size_t i = 0; i < lines; ++i) {
+            const uint64_t *x = buffer + i * 8;
+            sum += x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7];
+        }
+        t = wall() - t;
+        __asm__ volatile("" : : "r"(sum));
+        best = t < best ? t : best;
+    }
+    return (double)lines * 64 / best;
+}
+
+static void own_pages(int threads, size_t bytes)
+{
+    size_t lines = bytes / 64;
+    uint64_t *buffer = mmap(NULL, lines * 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (buffer == MAP_FAILED)
+        return;
+    madvise(buffer, lines * 64, MADV_HUGEPAGE);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t i = 0; i < lines; ++i)
+        buffer[i * 8] = i;
+    printf("read %.9g\n", reading(buffer, lines, threads));
 }
 
 /* Every line once, in an order that no prefetcher knows: i -> (i·a + c) mod n with n a power of two and a ≡ 1 mod 4 is one cycle
@@ -81,20 +115,7 @@ static int memory(int threads, const char *node, size_t bytes)
     }
     madvise(buffer, bytes, MADV_HUGEPAGE);
     chain(buffer, lines);
-    double best = 1e300;
-    for (int trial = 0; trial < 5; ++trial) {
-        uint64_t sum = 0;
-        double t = wall();
-#pragma omp parallel for schedule(static) reduction(+ : sum) num_threads(threads)
-        for (size_t i = 0; i < lines; ++i) {
-            const uint64_t *x = buffer + i * 8;
-            sum += x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7];
-        }
-        t = wall() - t;
-        __asm__ volatile("" : : "r"(sum));
-        best = t < best ? t : best;
-    }
-    printf("read %.9g\nlatency %.9g\n", (double)bytes / best, latency(buffer, lines));
+    printf("read %.9g\nlatency %.9g\n", reading(buffer, lines, threads), latency(buffer, lines));
     return 0;
 }
 
@@ -119,11 +140,17 @@ int main(int count, char **given)
     int threads = count > 2 ? atoi(given[2]) : 0;
     omp_set_dynamic(0);
     if (count == 3 && threads > 0 && !strcmp(given[1], "barrier"))
-        return barrier(threads), 0;
+        return barrier(threads, 0.2), 0;
+    if (count == 4 && threads > 0 && !strcmp(given[1], "canary")) {
+        barrier(threads, 0.05);
+        own_pages(threads, strtoull(given[3], NULL, 10));
+        clocks(threads);
+        return printf("cpu %.9g\n", process_seconds()), 0;
+    }
     if (count == 3 && threads > 0 && !strcmp(given[1], "clock"))
         return clocks(threads), 0;
     if (count == 5 && threads > 0 && !strcmp(given[1], "memory"))
         return memory(threads, given[3], strtoull(given[4], NULL, 10));
-    fprintf(stderr, "usage: locality barrier|memory|clock THREADS [NODE BYTES]\n");
+    fprintf(stderr, "usage: locality barrier|memory|clock|canary THREADS [NODE] [BYTES]\n");
     return 2;
 }

@@ -214,6 +214,9 @@ function figures(c) {
     item("operations", known(c.flop_rate) ? `${significant(c.flop_rate / 1e9)} GFLOP/s` : "–", known(c.peak_share) ? `${share(c.peak_share)} of the measured FMA peak` : ""),
     item("grows with n as", known(c.exponent) ? `n<sup>${c.exponent.toFixed(2)}</sup>` : "–", known(c.exponent) ? "locally" : ""),
     item("valid samples", c.taken_samples ? `${c.valid_samples} of ${c.taken_samples}` : "–", known(c.valid_share) ? share(c.valid_share) : ""),
+    item("differs", known(c.process_scatter) ? share(c.process_scatter) : "–", ["within a process", ...[[c.launch_scatter, "between launches"], [c.node_scatter, "between nodes"]]
+      .filter(([found]) => known(found)).map(([found, where]) => `${share(found)} ${where}`)].join(", ")),
+    ...c.mechanism ? [item(c.plausibility === "implausible" ? "implausible" : "slow because", words(c.mechanism), c.plausibility === "implausible" ? "no placement of pages makes a penalty that large here" : "")] : [],
   ].join("") + "</dl>";
 }
 
