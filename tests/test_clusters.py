@@ -56,9 +56,9 @@ def on(cluster: str, name: str = "smoke") -> Experiment:
 
 
 def line(ask: Ask) -> str:
-    """What the Slurm executor would hand to sbatch, from the account on."""
+    """What the Slurm executor would hand to sbatch, from the account on; Snakemake itself counts one thread."""
     given = ask.resources()
-    job = SimpleNamespace(resources=ResourceList(fromdict=given), threads=ask.request.cores)
+    job = SimpleNamespace(resources=ResourceList(fromdict=given), threads=1)
     validate_slurm_extra(job)
     account, partition = f"-A {given['slurm_account']}", f"-p {given['slurm_partition']}"
     params = {"run_uuid": "x", "slurm_logfile": "x", "comment_str": "x", "account": account, "partition": partition, "workdir": ""}
@@ -73,6 +73,7 @@ def test_the_submitted_line_is_what_the_site_wants(cluster: str, kind: str) -> N
     found = line(Ask(c, kind, c.requests[kind].minutes))
     assert found == LINES[cluster, kind]
     assert len(re.findall(r"--mem\b|--mem-per-cpu", found)) == 1
+    assert re.findall(r"--cpus-per-task=(\d+)", found) == [str(c.requests[kind].cores)]
     assert ("--exclusive" in found) == (kind != "prepare")
     assert ("--gpus-per-node" in found) == (kind == "measure_gpu")
 

@@ -207,7 +207,7 @@ LINES = {
         "prepare_build_derive": "-A xyz-delta-cpu  -p cpu -t 20 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=2",
         "emulate": "-A xyz-delta-cpu  -p cpu -t 10 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
         "evidence": "-A xyz-delta-cpu  -p cpu -t 10 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
-        "validate": "-A xyz-delta-gpu  -p gpuA100x4 -t 15 -C scratch --mem 60000 --ntasks=1 --cpus-per-task=1 --exclusive --gpus-per-node=1 --gpu-bind=closest",
+        "validate": "-A xyz-delta-gpu  -p gpuA100x4 -t 15 -C scratch --mem 60000 --ntasks=1 --cpus-per-task=16 --exclusive --gpus-per-node=1 --gpu-bind=closest",
         "predict": "-A xyz-delta-cpu  -p cpu -t 10 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",
         "bench": "-A xyz-delta-gpu  -p gpuA100x4 -t 16 -C scratch --mem 60000 --ntasks=1 --cpus-per-task=16 --exclusive --gpus-per-node=1 --gpu-bind=closest",
         "report_archive_chart_collect": "-A xyz-delta-cpu  -p cpu -t 30 -C scratch --mem-per-cpu 1800 --ntasks=1 --cpus-per-task=1",

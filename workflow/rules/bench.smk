@@ -13,7 +13,7 @@ rule bench:
         node=lambda w: w.node.strip("node/") or "0",
     log:
         f"results/logs/{EXPERIMENT.name}/bench/{{node}}{GROUP}.log",
-    threads: lambda w: request.threads(EXPERIMENT, "bench", lambda: workflow.cores, group_of(w))
+    threads: lambda w: request.threads(EXPERIMENT, lambda: workflow.cores)
     resources:
         bench=1,
         **request.resources(EXPERIMENT, "bench", group_of),

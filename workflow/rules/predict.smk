@@ -6,7 +6,7 @@ rule calibrate:
         protocol=experiment.PROTOCOL,
     log:
         "results/logs/calibrate/{machine}.log",
-    threads: lambda w: request.threads(EXPERIMENT, "calibrate", lambda: workflow.cores)
+    threads: lambda w: request.threads(EXPERIMENT, lambda: workflow.cores)
     resources:
         bench=1,
         **MEASURING,

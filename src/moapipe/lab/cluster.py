@@ -122,11 +122,11 @@ class Ask:
         return self.node_hours * (self.partition.gpus or self.partition.cores) * self.partition.factor
 
     def resources(self) -> dict[str, str | int]:
-        """The same as the resources that Snakemake's Slurm executor reads. Memory for a core is text, because Snakemake adds numbers
+        """The same as the resources that Snakemake's Slurm executor reads, so that what is submitted is what the preview counts. Memory for a core is text, because Snakemake adds numbers
         up when it packs jobs into one; the other memory resource is 0, or the executor's default would come beside it."""
         r = self.request
         memory: dict[str, str | int] = {"mem_mb": r.memory_mb, "mem_mb_per_cpu": 0} if r.memory_mb else {"mem_mb": 0, "mem_mb_per_cpu": str(r.memory_mb_per_core)}
         more = {"constraint": r.constraint} if r.constraint else {}
         flags = (*(["--exclusive"] if r.exclusive else []), *r.flags)
         extra = {"slurm_extra": " ".join(flags)} if flags else {}
-        return {"slurm_account": self.account, "slurm_partition": r.partition, "runtime": self.minutes, **memory, **more, **extra}
+        return {"slurm_account": self.account, "slurm_partition": r.partition, "runtime": self.minutes, "cpus_per_task": r.cores, **memory, **more, **extra}

@@ -35,13 +35,10 @@ def _kind(e: Experiment, c: Cluster, stage: str, group: Group | None) -> Kind:
     return "measure" if stage in MEASURING else "prepare"
 
 
-def threads(e: Experiment, stage: str, here: Callable[[], int], group: Group | None = None) -> int:
-    """Cores of a stage's job: on a cluster what its kind asks for, wherever Snakemake itself runs; elsewhere one, or all that are
-    `here` for what measures (asked late: on a cluster nobody says how many that are)."""
-    asked = ask(e, stage, group)
-    if asked is not None:
-        return asked.request.cores
-    return here() if stage in MEASURING else 1
+def threads(e: Experiment, here: Callable[[], int]) -> int:
+    """Cores of what measures, for Snakemake where it runs the job itself: all that are `here` (asked late: on a cluster nobody says how many
+    that are, and the job's CPUs stand in its resources)."""
+    return 1 if e.machine.cluster else here()
 
 
 def resources(e: Experiment, stage: str, group_of: Any = None) -> dict[str, Any]:
