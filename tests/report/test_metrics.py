@@ -13,6 +13,7 @@ from moapipe.lab import record
 from moapipe.lab.record import Case, Sample
 from moapipe.lab.variable import STATUSES
 from moapipe.report import metrics
+from moapipe.report.accuracy import errors
 from moapipe.report.metrics import METRICS
 
 YARDSTICKS = [m for m in METRICS if m.function in (metrics.yardstick_share, metrics.foreseen_error)]
@@ -217,8 +218,6 @@ def test_a_share_of_a_yardstick_pairs_the_same_kind_of_store(dataset) -> None:
     shares = metrics.yardstick_share(joined).sel(estimate="value").values
     assert shares[0] == pytest.approx(0.5 * bytes_of[0] / bytes_of[1])
     assert np.isnan(shares[1:]).all()
-    rows = metrics.errors(metrics.frame(joined))
-    assert sorted(rows["target"]) == ["", "yardstick", "yardstick"] and rows["calibrated"].isna().all()
     assert (metrics.partners(joined) == -1).all()
 
 
@@ -234,6 +233,6 @@ def test_a_launch_is_held_against_the_prediction_made_just_before_it() -> None:
     sights = {"foreseen_seconds": [1.1, 1.5, 7.0], "memory_drift": [1.0, 2.0, 2.0], "predicted_seconds": 4.0}
     ds = data(case([[1.0, 1.0], [2.0, 2.0], [None]], n=4, **sights), case([[1.0]], n=5, predicted_seconds=2.0))
     assert metrics.foreseen_error(ds).values[0] == pytest.approx(0.175) and np.isnan(metrics.foreseen_error(ds).values[1])
-    row = metrics.errors(metrics.frame(ds)).iloc[0]
-    assert (row["cases"], row["median"]) == (2, pytest.approx((0.175 + 1.0) / 2))
+    row = errors(ds).iloc[0]
+    assert (row["kind"], row["cases"], row["median"]) == ("time", 2, pytest.approx((0.175 + 1.0) / 2))
     assert row["calibrated"] == pytest.approx(abs(4.0 / 1.5 - 1))

@@ -12,14 +12,14 @@ from typing import Annotated, Literal
 import typer
 
 from moapipe.cli import axis
-from moapipe.errors import ConfigError, RecordError
+from moapipe.errors import RecordError
 from moapipe.lab import experiment, forecast, record
 from moapipe.lab.evidence import gather
 from moapipe.lab.experiment import Experiment
 from moapipe.lab.file import read_json, write_json, write_text
 from moapipe.lab.place import folder, predicted, recorded, root, validated
+from moapipe.report import accuracy, bar, charts
 from moapipe.report import archive as archiving
-from moapipe.report import bar, charts
 from moapipe.report import evidence as proof
 from moapipe.report import table as tables
 from moapipe.report.explain import mark
@@ -114,13 +114,15 @@ def table(experiment_name: Named = "config/smoke.yaml", machine: axis.OnMachine 
 
 
 def bars(experiment_name: Named = "config/bars.yaml", machine: axis.OnMachine = "") -> None:
-    """Compare the experiment's ratios with the floors of report.bar; exit code 1 when one is not met."""
+    """Compare the experiment's ratios with the floors of report.bar, and every variant's predictions with what was measured.
+
+    Exit code 1 when a floor, or the median error of a variant's predictions, is missed.
+    """
     e = experiment.read(experiment_name, root(), machine)
-    rows = bar.judge(record.read(e.root / folder(e) / "dataset.nc"))
-    if not rows:
-        raise ConfigError("no bar has a case in this experiment", where=e.where, hint="config/bars.yaml has one for each")
-    print(bar.text(rows))
-    if any(row.met is False for row in rows):
+    ds = record.read(e.root / folder(e) / "dataset.nc")
+    rows, errors = bar.judge(ds), accuracy.errors(ds)
+    print(bar.text(rows, errors))
+    if False in (*(row.met for row in rows), *errors["met"]):
         raise typer.Exit(1)
 
 

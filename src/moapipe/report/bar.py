@@ -7,6 +7,7 @@ on another instruction set the same figures are reported and not judged.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isnan
@@ -20,7 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from moapipe.lab.variable import RUN_AXES
-from moapipe.report.metrics import errors, frame
+from moapipe.report import accuracy
+from moapipe.report.accuracy import VERDICTS
+from moapipe.report.metrics import frame
 
 JUDGED = "avx512"
 WIDTH = 140
@@ -32,16 +35,12 @@ NORMS = ("rmsnorm", "layernorm", "rmsnorm_backward", "layernorm_backward")
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise: for all cases with one of the values in `where`, the column `metric` is at least `floor`, or at most (`ceiling`)."""
+    """A promise: for all cases with one of the values in `where`, the column `metric` is at least `floor`."""
 
     text: str
     metric: str
     floor: float
     where: Mapping[str, tuple[Any, ...]]
-    ceiling: bool = False
-
-    def meets(self, value: float) -> bool:
-        return value <= self.floor if self.ceiling else value >= self.floor
 
 
 def _attention(text: str, metric: str, form: str, n: tuple[int, ...], floors: Mapping[str, float]) -> tuple[Bar, ...]:
@@ -72,10 +71,6 @@ BARS: tuple[Bar, ...] = (
 )
 
 
-PREDICTION = Bar("median absolute error of the predictions, at most", "prediction_error", 0.25, {}, ceiling=True)
-"""For every variant, over all its cases: languages, forms, dtypes, sizes."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A bar at one case. `met` is None where it is not judged: no valid measurement, or another instruction set."""
@@ -87,19 +82,9 @@ class Outcome:
 
 
 def judge(ds: xr.Dataset) -> tuple[Outcome, ...]:
-    """Every bar at every case that it speaks of, in the order of BARS; then the predictions, a variant at a time."""
+    """Every bar at every case that it speaks of, in the order of BARS."""
     rows = with_languages(frame(ds))
-    return (*(outcome for bar in BARS for outcome in _outcomes(bar, rows)), *predictions(rows))
-
-
-def predictions(rows: pd.DataFrame) -> Iterator[Outcome]:
-    """How far off the last predictions before measuring are, a variant at a time. A yardstick is predicted with the bandwidth that was
-    calibrated by its own loop: its error says how much the memory itself has changed since, so it is shown, and not judged."""
-    for row in errors(rows).to_dict("records"):
-        name = " ".join(filter(None, (row["kernel"], row["target"], row["variant"])))
-        calibrated = "" if isnan(row["calibrated"]) else f"; {row['calibrated']:.3f} with the memory as calibrated"
-        case = f"{name}: {row['cases']} cases, 90th percentile {row['ninetieth']:.3f}{calibrated}"
-        yield Outcome(PREDICTION, case, row["median"], None if row["target"] else PREDICTION.meets(row["median"]))
+    return tuple(outcome for bar in BARS for outcome in _outcomes(bar, rows))
 
 
 def with_languages(rows: pd.DataFrame) -> pd.DataFrame:
@@ -115,18 +100,18 @@ def _outcomes(bar: Bar, rows: pd.DataFrame) -> Iterator[Outcome]:
         if all(row[axis] in values for axis, values in bar.where.items()):
             value = float(row[bar.metric])
             judged = row["isa"] == JUDGED and not isnan(value)
-            yield Outcome(bar, " ".join(str(row[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")), value, bar.meets(value) if judged else None)
+            yield Outcome(bar, " ".join(str(row[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label")), value, value >= bar.floor if judged else None)
 
 
-def text(outcomes: tuple[Outcome, ...]) -> str:
-    """The outcomes as a table, and their sum in one line."""
+def text(outcomes: tuple[Outcome, ...], errors: pd.DataFrame) -> str:
+    """The outcomes as a table, the predictions' as another, and their sum in one line."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="What we owe", title_justify="left")
     for header, justify in (("case", "left"), ("promise", "left"), ("floor", "right"), ("found", "right"), ("", "left")):
         table.add_column(header, justify=justify)  # type: ignore[arg-type]
     for o in outcomes:
         found = "no valid measurement" if isnan(o.value) else f"{o.value:.3f}"
-        table.add_row(o.case, o.bar.text, f"{o.bar.floor:.3f}", found, {True: "met", False: "MISSED", None: "not judged"}[o.met])
+        table.add_row(o.case, o.bar.text, f"{o.bar.floor:.3f}", found, VERDICTS[o.met])
     out = io.StringIO()
-    Console(file=out, width=WIDTH, no_color=True).print(table)
-    count = {met: sum(o.met is met for o in outcomes) for met in (True, False, None)}
-    return out.getvalue() + f"{count[True]} met, {count[False]} missed, {count[None]} not judged"
+    Console(file=out, width=WIDTH, no_color=True).print(*[table] * bool(outcomes), accuracy.table(errors))
+    count = Counter([*(o.met for o in outcomes), *errors["met"]])
+    return out.getvalue() + ", ".join(f"{count[met]} {VERDICTS[met].lower()}" for met in VERDICTS)

@@ -139,6 +139,14 @@ def comparisons(ds: xr.Dataset) -> list[Comparison]:
     return out
 
 
+def references(ds: xr.Dataset) -> np.ndarray:
+    """For each case the index of the reference of its penalty; its own where there is none."""
+    out = np.arange(ds.sizes["case"])
+    for c in comparisons(ds):
+        out[c.case.case] = c.reference.case
+    return out
+
+
 # ------------------------------------------------------------------ mechanisms
 
 

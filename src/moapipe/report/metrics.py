@@ -327,20 +327,6 @@ def enrich(ds: xr.Dataset) -> xr.Dataset:
     return ds if MARK in ds else ds.assign(evaluate(ds)).assign_attrs(ds.attrs)
 
 
-def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a variant of a `frame`: `kernel`, `variant`, `target` (`yardstick` or empty), the number of `cases` with a prediction and
-    a time, the `median` and `ninetieth` percentile of their error, and the median `calibrated`. The error is that of the last
-    prediction before measuring: with the memory as it was found just before each launch where that was looked at, which
-    `calibrated` is without; elsewhere `prediction_error`."""
-    known = rows[np.isfinite(rows["prediction_error"])]
-    foreseen = np.isfinite(known["foreseen_error"])
-    known = known.assign(target=known["target"].where(known["target"] == YARDSTICK, ""),
-                         error=known["foreseen_error"].where(foreseen, known["prediction_error"]), calibrated=known["prediction_error"].where(foreseen))
-    grouped = known.groupby(["kernel", "variant", "target"], sort=True)
-    found = grouped["error"].agg(cases="count", median="median", ninetieth=lambda x: x.quantile(0.9))
-    return found.assign(calibrated=grouped["calibrated"].median()).reset_index()
-
-
 def explanation(ds: xr.Dataset) -> list[str]:
     """One sentence for each case without a usable time, empty for the others."""
     names = {row.code: name for name, row in VERDICTS.items()}

@@ -22,7 +22,7 @@ from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
 from moapipe.lab.variable import BESIDE
-from moapipe.report import case, chapter, charts, claim, evidence, figure, mark, published, table
+from moapipe.report import accuracy, case, chapter, charts, claim, evidence, figure, mark, published, table
 from moapipe.report.metrics import kind
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,7 +47,7 @@ def write_pages(folder: Path, ds: xr.Dataset) -> None:
         page=json_block({"cases": known, "filters": FILTERS, "fair": table.FAIR, "colours": mark.colours(ds)}),
         figures=[_figure(folder / "charts" / f"{f.name}.json") for f in charts.CHARTS if (folder / "charts" / f"{f.name}.json").is_file()],
         runtime=Markup(charts.runtime().replace("</script", "<\\/script")),
-        facts=facts(ds), tiles=tiles(known), missing=_missing(known), axes=FILTERS,
+        facts=facts(ds), accuracy=list(accuracy.rows(accuracy.errors(ds))), ceiling=f"{accuracy.CEILING:.0%}", tiles=tiles(known), missing=_missing(known), axes=FILTERS,
         files=[(name, text) for name, text in FILES if (folder / name).exists() or name.startswith("MANIFEST")],
         title=f"{ds.attrs['experiment']} on {ds.attrs['host']}", experiment=ds.attrs["experiment"], host=ds.attrs["host"], when=when(str(ds.attrs["created"])),
     )  # fmt: skip

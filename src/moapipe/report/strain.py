@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from moapipe.report.explain import comparisons
+from moapipe.report.explain import references
 from moapipe.report.mark import (
     OPACITY,
     Look,
@@ -43,9 +43,7 @@ def shared(ds: xr.Dataset) -> bool:
 def strained(ds: xr.Dataset) -> pd.DataFrame:
     """`rows_of` with `penalty` and `predicted_penalty`: time over that of the reference of report.explain, measured and predicted."""
     rows = rows_of(ds)
-    reference = np.arange(len(rows))
-    for c in comparisons(ds):
-        reference[c.case.case] = c.reference.case
+    reference = references(ds)
     for name, source in (("penalty", "median_seconds"), ("predicted_penalty", "predicted_seconds")):
         rows[name] = rows[source].to_numpy() / rows[source].to_numpy()[reference]
     rows["threads_per_core"] = rows["threads"] / rows["cores"].where(rows["cores"] > 0, rows["threads"])

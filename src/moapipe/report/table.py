@@ -1,6 +1,6 @@
 """In: a dataset. Out: the table that a run ends with, on the terminal and as text: one line a case, one row of COLUMNS a column.
 
-Below it stand the predictions' accuracy in one line, and the reason of every case that has no time.
+Below it stand the predictions' accuracy, a line a variant, and the reason of every case that has no time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from moapipe.lab import record
 from moapipe.lab.file import write_text
 from moapipe.lab.variable import BESIDE
 from moapipe.machine.arrangement import AXES
-from moapipe.report.metrics import errors, frame, kind
+from moapipe.report import accuracy as accuracies
+from moapipe.report.metrics import frame, kind
 
 Row = dict[str, Any]
 WIDTH = 160
@@ -144,8 +145,7 @@ def _table(title: str, rows: pd.DataFrame, columns: list[Column]) -> Table:
 
 
 def accuracy(rows: pd.DataFrame) -> str:
-    """Predicted against measured in two sentences: the middle and the worst factor, either way; the absolute errors of each variant.
-    Empty without a pair."""
+    """Predicted against measured in a sentence: the middle and the worst factor, either way. Empty without a pair."""
     ratios = rows.loc[np.isfinite(rows["predicted_over_measured"]) & (rows["predicted_over_measured"] > 0)]
     if ratios.empty:
         return ""
@@ -154,8 +154,7 @@ def accuracy(rows: pd.DataFrame) -> str:
     name = " ".join(str(worst[a]) for a in ("kernel", "form", "variant", "target", "dtype", "label"))
     within = f"{(factors <= FAIR).sum()} of {len(factors)} predictions are within a factor of {FAIR}"
     middle = f"the middle one is off by ×{significant(float(factors.median()))}, the worst by ×{significant(float(factors.max()))} ({name})"
-    each = "; ".join(f"{r.kernel} {f'{r.target} ' * bool(r.target)}{r.variant} {r.median:.0%}, {r.ninetieth:.0%}" for r in errors(rows).itertuples())
-    return f"{within}; {middle}. Absolute errors, median and 90th percentile: {each}."
+    return f"{within}; {middle}."
 
 
 def missing(rows: pd.DataFrame) -> list[str]:
@@ -176,6 +175,7 @@ def _print(ds: xr.Dataset, console: Console) -> None:
         console.print(table)
     if line := accuracy(rows):
         console.print(line, highlight=False)
+        console.print(accuracies.table(accuracies.errors(ds)))
     if reasons := missing(rows):
         console.print("Not measured:", style="bold")
         for line in reasons:

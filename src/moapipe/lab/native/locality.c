@@ -5,7 +5,7 @@
    locality memory THREADS NODE BYTES        read: bytes a second that THREADS threads read together from pages on NODE;
                                              latency: seconds of one dependent load from there, by the first thread
    locality clock THREADS                    clock: Hz of the slowest of THREADS threads that all run a dependent chain
-   locality canary THREADS BYTES             region and clock as above, of a twentieth of a second; stall: the longest region; read: bytes
+   locality canary THREADS BYTES             region and clock as above, of a fiftieth of a second; stall: the longest region; read: bytes
                                              a second that THREADS threads read together, each from its own pages, left out without
                                              room for BYTES; cpu: CPU seconds of all this                                       */
 #define _GNU_SOURCE
@@ -47,10 +47,10 @@ static void barrier(int threads, double budget)
     printf("region %.9g\nstall %.9g\n", seconds[count / 2], seconds[count - 1]);
 }
 
-static double reading(const uint64_t *buffer, size_t lines, int threads)
+static double reading(const uint64_t *buffer, size_t lines, int threads, int trials)
 {
     double best = 1e300;
-    for (int trial = 0; trial < 5; ++trial) {
+    for (int trial = 0; trial < trials; ++trial) {
         uint64_t sum = 0;
         double t = wall();
 #pragma omp parallel for schedule(static) reduction(+ : sum) num_threads(threads)
@@ -75,7 +75,7 @@ static void own_pages(int threads, size_t bytes)
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (size_t i = 0; i < lines; ++i)
         buffer[i * 8] = i;
-    printf("read %.9g\n", reading(buffer, lines, threads));
+    printf("read %.9g\n", reading(buffer, lines, threads, 3));
 }
 
 /* Every line once, in an order that no prefetcher knows: i -> (i·a + c) mod n with n a power of two and a ≡ 1 mod 4 is one cycle
@@ -115,7 +115,7 @@ static int memory(int threads, const char *node, size_t bytes)
     }
     madvise(buffer, bytes, MADV_HUGEPAGE);
     chain(buffer, lines);
-    printf("read %.9g\nlatency %.9g\n", reading(buffer, lines, threads), latency(buffer, lines));
+    printf("read %.9g\nlatency %.9g\n", reading(buffer, lines, threads, 5), latency(buffer, lines));
     return 0;
 }
 
@@ -142,7 +142,7 @@ int main(int count, char **given)
     if (count == 3 && threads > 0 && !strcmp(given[1], "barrier"))
         return barrier(threads, 0.2), 0;
     if (count == 4 && threads > 0 && !strcmp(given[1], "canary")) {
-        barrier(threads, 0.05);
+        barrier(threads, 0.02);
         own_pages(threads, strtoull(given[3], NULL, 10));
         clocks(threads);
         return printf("cpu %.9g\n", process_seconds()), 0;
