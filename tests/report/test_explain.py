@@ -30,9 +30,9 @@ def case(arrangement, seconds, *, verdict="valid", ceiling=8.0, regions=1, **see
     return Case(identity, {"n": 64}, status, "" if status == "measured" else "invalid", [[sample] * 20] * 3)
 
 
-def collapse(seconds=64 * MS):
+def collapse(seconds=64 * MS, rate=250, **seen):
     """Eight threads that spin on one CPU: a switch a slice, seven waiting, no sleep."""
-    return case(CROWD, seconds, involuntary_switches=2.5 * seconds * 10 / (10 * MS), wait_seconds=70 * seconds, voluntary_switches=1.0)
+    return case(CROWD, seconds, **{"involuntary_switches": rate * seconds * 10, "wait_seconds": 70 * seconds, "voluntary_switches": 1.0, **seen})
 
 
 def of(*cases):
@@ -74,6 +74,23 @@ def test_passive_waiting_decides_and_is_told():
 def test_what_passive_waiting_does_not_cure_is_not_spinning():
     found = explain(of(case(ONE, 0.1 * MS), collapse(), case(replace(CROWD, wait_policy="passive"), 60 * MS)))
     assert "spinning_at_barriers" not in {e.mechanism for e in found}
+
+
+BESIDE = {"verdict": "neighbour", "other_cpu_seconds": 0.02}
+AMONG_NEIGHBOURS = {
+    "passive waiting cures it": ("spinning_at_barriers", [collapse(rate=30, **BESIDE), case(replace(CROWD, wait_policy="passive"), 0.15 * MS, voluntary_switches=140.0)]),
+    "passive waiting was disturbed too": ("spinning_at_barriers", [collapse(**BESIDE), case(replace(CROWD, wait_policy="passive"), 40 * MS, voluntary_switches=140.0, **BESIDE)]),
+    "nobody tried passive waiting": ("spinning_at_barriers", [collapse(**BESIDE)]),
+    "they sleep": ("sleeping_at_barriers", [case(replace(ONE, threads=2, wait_policy="passive"), 0.3 * MS, voluntary_switches=20.0, involuntary_switches=200.0, **BESIDE)]),
+    "they yield": ("yielding_at_barriers", [case(replace(ONE, threads=2), 0.3 * MS, involuntary_switches=800.0, **BESIDE)]),
+    "they do not share cores": ("neighbours", [case(replace(ONE, placement="spread"), 64 * MS, involuntary_switches=160.0, wait_seconds=0.5, **BESIDE)]),
+}
+
+
+@pytest.mark.parametrize("name", AMONG_NEIGHBOURS)
+def test_threads_that_share_cores_by_design_wait_for_each_other_whoever_else_is_there(name):
+    mechanism, cases = AMONG_NEIGHBOURS[name]
+    assert explain(of(case(ONE, 0.1 * MS), *cases))[0].mechanism == mechanism
 
 
 def test_a_penalty_above_the_ceiling_is_not_memory():

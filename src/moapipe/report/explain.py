@@ -2,7 +2,8 @@
 
 A penalty is a case's time over the fastest case of the same build, sizes and OpenMP runtime on as many cores, at most a thread on each. All samples
 that were taken count here, the invalid ones too: a penalty is mostly why they are invalid. A mechanism is judged by what the process was
-seen to do; where the same case exists with threads that sleep while they wait, that decides between spinning and everything else.
+seen to do; where the same case exists with threads that sleep while they wait, that decides between spinning and everything else. Neighbours
+explain what none of this does: threads that share cores by design wait for each other, whoever else is there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SLICES = (50.0, 1000.0)        # involuntary switches a CPU second of threads th
 YIELDS = 5000.0                # and of threads that give their CPU away at every look
 SLEEPS = 0.3                   # voluntary switches a thread and region of threads that sleep at barriers
 UNEXPLAINED = "unexplained"
+DISTURBED = 0.5                # share of the samples with the verdict from which on neighbours may be the cause
 BUSY = 0.8                     # share of its CPUs that a process uses which nothing holds up
 
 
@@ -47,6 +49,15 @@ class Seen:
     neighbour: float               # share of samples with the verdict
     misplaced: float
     ceiling: float
+
+    @property
+    def disturbed(self) -> bool:
+        return self.neighbour > DISTURBED
+
+    @property
+    def own(self) -> bool:
+        """Whether what its threads do is of their own making: nobody disturbed them, or they share cores by design."""
+        return not self.disturbed or self.arrangement.threads > self.arrangement.cores > 0
 
     @property
     def name(self) -> str:
@@ -73,6 +84,15 @@ class Comparison:
     @property
     def passive_penalty(self) -> float:
         return self.passive.seconds / self.reference.seconds if self.passive else float("nan")
+
+    @property
+    def cured(self) -> bool | None:
+        """Whether threads that sleep while they wait bring the penalty down: the measurement that decides. None where it was not made, or
+        where somebody disturbed it."""
+        if self.passive is None or self.passive is self.case:
+            return None
+        found = self.passive_penalty < max(LEAST, self.penalty / 4)
+        return None if self.passive.disturbed and not found else found
 
 
 @dataclass(frozen=True)
@@ -156,7 +176,7 @@ def _quota(c: Comparison) -> str:
 
 
 def _neighbours(c: Comparison) -> str:
-    return f"{c.case.neighbour:.0%} of the samples had others' CPU time beside them (the watch of /proc/stat)" if c.case.neighbour > 0.5 else ""
+    return f"{c.case.neighbour:.0%} of the samples had others' CPU time beside them (the watch of /proc/stat)" if c.case.disturbed else ""
 
 
 def _frequency(c: Comparison) -> str:
@@ -166,25 +186,25 @@ def _frequency(c: Comparison) -> str:
 
 
 def _spinning(c: Comparison) -> str:
-    """A thread that spins holds the CPU that the others need for whole scheduler slices: busy CPUs, long waits, a switch a slice, no sleep."""
+    """A thread that spins holds the CPU that the others need for whole scheduler slices: busy CPUs, long waits, a switch a slice, no sleep.
+    Where passive waiting cures it, that is proof; without, the switches must come a slice apart."""
     s = c.case
     crowded = s.arrangement.threads > s.cpus_used or s.wait > THRESHOLDS["wait"].value
-    slices = SLICES[0] < s.involuntary < SLICES[1] and s.sleeps < SLEEPS
-    cured = c.passive_penalty < max(LEAST, c.penalty / 4) if c.passive is not None and c.passive is not s else None
-    if not crowded or not slices or cured is False:
+    spins = s.involuntary < SLICES[1] and s.sleeps < SLEEPS
+    if not crowded or not spins or not (c.cured or (c.cured is None and s.own and s.involuntary > SLICES[0])):
         return ""
     seen_text = f"{s.involuntary:.0f} involuntary switches a CPU second and hardly a voluntary one, {s.wait:.1f} threads waiting for a CPU"
-    return f"passive waiting brings {c.penalty:.3g}× to {c.passive_penalty:.2g}×; {seen_text}" if cured else seen_text
+    return f"passive waiting brings {c.penalty:.3g}× to {c.passive_penalty:.2g}×; {seen_text}" if c.cured else seen_text
 
 
 def _sleeping(c: Comparison) -> str:
     s = c.case
-    fits = s.sleeps > SLEEPS
+    fits = s.sleeps > SLEEPS and s.own
     return f"{s.sleeps:.1f} voluntary switches a thread and region: at each barrier threads sleep and are woken, more than the region's work" if fits else ""
 
 
 def _yielding(c: Comparison) -> str:
-    fits = c.case.involuntary > YIELDS
+    fits = c.case.involuntary > YIELDS and c.case.own
     return f"{c.case.involuntary:.0f} switches a CPU second: threads give their CPU away at every look at the barrier" if fits else ""
 
 
@@ -205,10 +225,10 @@ def _memory(c: Comparison) -> str:
 MECHANISMS: dict[str, Callable[[Comparison], str]] = {
     "quota": _quota,
     "spinning_at_barriers": _spinning,
-    "neighbours": _neighbours,
-    "frequency": _frequency,
     "sleeping_at_barriers": _sleeping,
     "yielding_at_barriers": _yielding,
+    "neighbours": _neighbours,
+    "frequency": _frequency,
     "serialisation": _serialisation,
     "memory_locality": _memory,
 }
