@@ -11,7 +11,7 @@ from moapipe.lab import binary, transcript
 from moapipe.lab import build as building
 from moapipe.lab.binary import Function, broken, counts, from_metadata, from_ptxas
 from moapipe.lab.derive import derive
-from moapipe.lab.experiment import Build, Compiler
+from moapipe.lab.experiment import Build, Compiler, machine_file
 from moapipe.lab.file import read_json
 from moapipe.lab.place import built, derived, root
 from moapipe.targets.table import TARGETS
@@ -55,7 +55,7 @@ LISTINGS = {
            "buffer_store_dword v0, off, s[0:3], 0 offset:4\nds_bpermute_b32 v0\nglobal_atomic_cmpswap_x2 v[0:1]\nds_read_b64 v[0:1] // scratch_load_\n",
 }  # fmt: skip
 NONE = {name: 0 for name in binary.CLASSES["sass"]}
-PROMISE = {"atomic": False, "barrier": False, "shared": 0}
+PROMISE = {"atomic": False, "barrier": False, "shuffle": False, "shared": 0}
 
 
 def test_what_ptxas_says():
@@ -76,7 +76,7 @@ def test_instructions_are_counted_by_class_and_comments_are_not(dialect):
 
 @pytest.mark.parametrize(("promise", "found", "function", "says"), [
     ({"atomic": True}, {}, {}, "0 atomic instructions where the loop nest has some"), ({}, {"atomic": 3}, {}, "3 atomic instructions where the loop nest has none"),
-    ({"barrier": True}, {}, {}, "0 barrier"), ({}, {"barrier": 1}, {}, "1 barrier"),
+    ({"barrier": True}, {}, {}, "0 barrier"), ({}, {"barrier": 1}, {}, "1 barrier"), ({"shuffle": True}, {}, {}, "0 shuffle"),
     ({"atomic": True}, {"atomic": 2, "compare and swap": 2}, {}, "2 compare-and-swap loops"), ({}, {}, {"stack_bytes": 8}, "8 bytes a thread in local memory"),
     ({}, {}, {"spill_bytes": 4}, "4 of them spilt"), ({"shared": 64}, {}, {"shared_bytes": 32}, "32 bytes of shared memory where the loop nest has 64"),
 ])  # fmt: skip
@@ -85,6 +85,19 @@ def test_every_broken_promise_is_said(promise, found, function, says):
     (said,) = broken(PROMISE | promise, [row], NONE | found)
     assert says in said
     assert not broken(PROMISE, [Function("f", 32, 0, 0, 0)], NONE)
+
+
+H200 = machine_file("h200", root()).device
+LAUNCHES = {"launches": [{"launch": "f", "block": 256}, {"for": "i", "body": [{"launch": "g", "block": 1024}]}]}
+
+
+@pytest.mark.parametrize(("function", "says"), [
+    (Function("f", 255, 0, 0, 232448), ""), (Function("f", 32, 0, 0, 232449), "f: H200 has too few shared memory"), (Function("g", 64, 0, 0, 0), ""),
+    (Function("g", 65, 0, 0, 0), "g: H200 has too few registers for a block of 1,024 threads with 65"), (Function("f", 256, 0, 0, 0), "256 registers a thread, H200 has 255"),
+])
+def test_a_block_that_the_device_cannot_start_fails_the_gate(function, says):
+    found = binary.oversized(H200, LAUNCHES, [function])
+    assert (not found) if not says else says in found[0]
 
 
 # ------------------------------------------------------------------ real compilers

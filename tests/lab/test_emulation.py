@@ -20,7 +20,7 @@ from moapipe.loops.footprint import Census
 from moapipe.loops.interpret import Run, run
 from moapipe.loops.onf import Kernel
 from moapipe.loops.site import fullest
-from moapipe.loops.team import waits
+from moapipe.loops.team import shuffles, waits
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 ROOT = root()
@@ -77,9 +77,11 @@ def test_numbers_are_right_no_fault_and_the_counts_of_the_interpreter(b, tmp_pat
 
 
     assert got.barriers == sum(made.census.runs(loops, conditions) for loops, conditions in waits(fullest(made.kernel)))
+    assert got.shuffles == sum(n * made.census.runs(loops, conditions) for loops, conditions, n in shuffles(fullest(made.kernel)))
 
 
 PLAIN, TEAM, ATOMIC = ("matmul", "nn", "naive"), ("attention_forward", "causal", "online_shared"), ("attention_forward_backward", "causal", "row_parallel_atomic")
+LANES = ("rmsnorm", "forward", "row_team")
 MUTANTS = {
     "two threads own one element": (PLAIN, r"item \+= threads", "item += 1"),
     "reads past the end": (PLAIN, r"A\[", "A[m * k + "),
@@ -90,6 +92,8 @@ MUTANTS = {
     "a tile of keys past the end": (TEAM, r"K\[", "K[kv_len * d_k + "),
     "a tile that is too short": (TEAM, r"SHARED\(Ks, \d+\)", "SHARED(Ks, 5)"),
     "a register that nobody zeroes": (TEAM, r"mixed\[.*\] = 0\.0f?;", ";"),
+    "a shuffle that half of the lanes come to": (LANES, r"(sum_lanes\(.*?, \d+\))", r"(threadIdx.x % 2 ? \1 : 0)"),
+    "a fold over half of the lanes": (LANES, r"lanes / 2", "lanes / 4"),
     "a shared sum that nobody zeroes": (TEAM, r"total\[\w+\] = 0\.0f?;", ";"),
 }
 

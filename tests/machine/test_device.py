@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from moapipe.lab.experiment import machine_file
 from moapipe.lab.place import root
-from moapipe.machine.device import Device, occupancy
+from moapipe.machine.device import Device, occupancy, unfit
 
 V100 = Device(name="V100", arch="sm_70", multiprocessors=80, shared_bytes=98304, shared_bytes_block=98304, cache_bytes=6 << 20, memory_bytes=16 << 30,
               bandwidth=0.9e12, peak_flops={"f32": 15.7e12, "f64": 7.8e12})  # fmt: skip
@@ -26,6 +26,10 @@ def test_the_example_of_the_best_practices_guide(block, registers, blocks, share
 def test_what_stops_one_more_block(block, registers, shared, blocks, limit):
     found = occupancy(A100, block, registers, shared)
     assert (found.blocks, found.limit) == (blocks, limit)
+
+
+def test_a_block_that_cannot_start():
+    assert "1,024" in unfit(A100, 1025, 16, 0) and not unfit(A100, 1024, 64, 0) and "registers" in unfit(A100, 1024, 65, 0)
 
 
 def test_a_device_of_a_machine_file_is_checked():

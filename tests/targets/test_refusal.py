@@ -57,8 +57,6 @@ BAD = {
     "a streaming workspace": (kernel(loop("i", "n", loop("l", 8, COPY)), arrays=(*X, Array("w", (Num(4),), "workspace", stream=True))),
                               "w is workspace and asks for streaming stores"),
     "an index that is a value": (kernel(loop("i", "n", Assign(ref("y", "i", ref("x", "i", 0)), Num(0.0)))), r"x\[i, 0\] is no integer expression"),
-    "a team that shares more than there is": (team(128), "a team shares 65,536 bytes in s; there are 49,152"),
-    "a team of more threads than run together": (team(64), "a team has 2,048 threads; at most 1,024 run together"),
     "NaN": (kernel(loop("i", "n", Assign(ref("y", "i", 0), Num(float("nan"))))), "NaN is no literal"),
 }
 
@@ -70,6 +68,15 @@ def test_what_no_language_writes(name, target):
     with pytest.raises(MoapipeError, match=message) as e:
         emit(bad, target, "plain", "f32")
     assert isinstance(e.value, TargetError)
+
+
+@pytest.mark.parametrize("target", [t for t, row in TARGETS.items() if row.team])
+@pytest.mark.parametrize(("extent", "message"), [
+    (128, "a team shares 65,536 bytes in s; there are 49,152"), (64, "a team has 2,048 threads; at most 1,024 run together"),
+])
+def test_what_a_language_gives_a_team(extent, message, target):
+    with pytest.raises(TargetError, match=message):
+        emit(team(extent), target, "plain", "f32")
 
 
 @pytest.mark.parametrize("target", [t for t, row in TARGETS.items() if not row.team])

@@ -12,12 +12,13 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moapipe.errors import LabError
+from moapipe.machine.device import Device, unfit
 
 WHEEL = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"
 """Where the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm put their programs."""
@@ -118,9 +119,9 @@ def plain(symbol: str) -> str:
 
 def broken(promises: Mapping[str, Any], functions: Iterable[Function], found: Mapping[str, int]) -> tuple[str, ...]:
     """What the loop nest promised and the compiled code does not keep. `promises`: whether anything is `atomic`, whether teams wait for
-    each other (`barrier`), bytes of `shared` memory of the largest team."""
+    each other (`barrier`), whether lanes exchange registers (`shuffle`), bytes of `shared` memory of the largest team."""
     out = []
-    for what, wanted in (("atomic", promises["atomic"]), ("barrier", promises["barrier"])):
+    for what, wanted in (("atomic", promises["atomic"]), ("barrier", promises["barrier"]), ("shuffle", promises["shuffle"])):
         if wanted != bool(found[what]):
             out.append(f"{found[what]} {what} instructions where the loop nest has {'some' if wanted else 'none'}")
     if found["compare and swap"]:
@@ -132,6 +133,20 @@ def broken(promises: Mapping[str, Any], functions: Iterable[Function], found: Ma
     if largest != promises["shared"]:
         out.append(f"{largest} bytes of shared memory where the loop nest has {promises['shared']}")
     return tuple(out)
+
+
+def oversized(device: Device, manifest: Mapping[str, Any], functions: Iterable[Function]) -> tuple[str, ...]:
+    """Functions whose blocks the device cannot start, and why."""
+    blocks = dict(_blocks(manifest["launches"]))
+    found = ((f.name, unfit(device, blocks[f.name], f.registers, f.shared_bytes)) for f in functions if f.name in blocks)
+    return tuple(f"{name}: {why}" for name, why in found if why)
+
+
+def _blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        if "launch" in row:
+            yield row["launch"], row["block"]
+        yield from _blocks(row.get("body", ()))
 
 
 def disassembler() -> str:

@@ -25,6 +25,7 @@ from moapipe.lab.binary import Code
 from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
 from moapipe.lab.file import read_json, sha256, write_json, write_text
 from moapipe.lab.place import built, derived
+from moapipe.machine.device import Device
 from moapipe.targets.listing import check, tiles_of
 from moapipe.targets.table import flags, target_named
 from moapipe.targets.target import Target
@@ -75,8 +76,9 @@ def build(b: Build, root: Path, machine: str = "local") -> Built:
     if not (root / source / "manifest.json").is_file():
         raise LabError("nothing is derived", where=b.path(), hint="run `moapipe derive` first")
     manifest = read_json(root / source / "manifest.json")
-    compiler = find(machine_file(machine, root), b.target, machine)
-    result = compile_source(b, manifest, root, source / manifest["source"], folder, machine, compiler)
+    here = machine_file(machine, root)
+    compiler = find(here, b.target, machine)
+    result = compile_source(b, manifest, root, source / manifest["source"], folder, machine, compiler, device=here.device)
     write_json(root / folder / "build.json", result.document())
     return result
 
@@ -181,9 +183,11 @@ def shown(arguments: Sequence[str]) -> str:
 
 
 def compile_source(
-    b: Build, manifest: Mapping[str, Any], root: Path, source: Path, folder: Path, machine: str, compiler: Compiler, *, gated: bool = True
+    b: Build, manifest: Mapping[str, Any], root: Path, source: Path, folder: Path, machine: str, compiler: Compiler, *, gated: bool = True,
+    device: Device | None = None,
 ) -> Built:
-    """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate."""
+    """Compile `source` into `folder` (both relative to `root`); every file appears whole or not at all. `gated` runs the gate, which also
+    asks whether a `device` of the architecture can start its blocks."""
     (root / folder).mkdir(parents=True, exist_ok=True)
     for old in {root / folder / "build.json", *(root / folder).glob("kernel.*")} - {root / source}:
         old.unlink(missing_ok=True)
@@ -192,7 +196,7 @@ def compile_source(
         work = Path(scratch).relative_to(root)
         complaint, said = _run(commands(b, manifest, compiler, source, work), root)
         tiles, failed = _gate(manifest, b, root / work) if gated and not complaint else ((), "")
-        codes = _codes(target_named(b.target), manifest, root / work, said) if not complaint else ()
+        codes = _codes(target_named(b.target), manifest, root / work, said, device) if not complaint else ()
         failed = failed or (next((f"{c.arch}: {problem}" for c in codes for problem in c.broken), "") if gated else "")
         status: Status = "build_failed" if complaint else "gate_failed" if failed else "built"
         for made in sorted((root / work).glob("kernel.*")):
@@ -220,12 +224,12 @@ def _run(todo: Sequence[Sequence[str]], root: Path) -> tuple[str, tuple[str, ...
     return "", tuple(said)
 
 
-def _codes(row: Target, manifest: Mapping[str, Any], folder: Path, said: Sequence[str]) -> tuple[Code, ...]:
-    """What was compiled for each architecture of a GPU, held to the promises of the loop nest."""
-    return tuple(_code(row, manifest, folder, arch, "\n".join(said)) for arch, _ in row.architectures)
+def _codes(row: Target, manifest: Mapping[str, Any], folder: Path, said: Sequence[str], device: Device | None) -> tuple[Code, ...]:
+    """What was compiled for each architecture of a GPU, held to the promises of the loop nest and to what the device has."""
+    return tuple(_code(row, manifest, folder, arch, "\n".join(said), device if device and device.arch == arch else None) for arch, _ in row.architectures)
 
 
-def _code(row: Target, manifest: Mapping[str, Any], folder: Path, arch: str, said: str) -> Code:
+def _code(row: Target, manifest: Mapping[str, Any], folder: Path, arch: str, said: str, device: Device | None) -> Code:
     assert row.device is not None and row.listing is not None
     made, dialect = folder / _named(row.device[0], arch), row.listing[0]
     if _dumped(row):
@@ -234,7 +238,8 @@ def _code(row: Target, manifest: Mapping[str, Any], folder: Path, arch: str, sai
     listing = (folder / f"kernel.{arch}.{dialect}").read_text()
     functions = binary.from_metadata(listing) if dialect == "gcn" else binary.from_ptxas(said, arch)
     found = binary.counts(listing, dialect)
-    return Code(arch, made.name, sha256(made), dialect, functions, found, binary.broken(manifest["promises"], functions, found))
+    broken = binary.broken(manifest["promises"], functions, found)
+    return Code(arch, made.name, sha256(made), dialect, functions, found, (*broken, *(binary.oversized(device, manifest, functions) if device else ())))
 
 
 def _gate(manifest: Mapping[str, Any], b: Build, folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:

@@ -48,7 +48,8 @@ class Traffic:
 @dataclass(frozen=True)
 class Emulation:
     """`traffic` of each input, output, of the workspace (`work`) and of the arrays that teams shared. `outside`: accesses outside all
-    buffers. `barriers` that all threads of a block met at, of all blocks together; `divergent`: those that some did not come to."""
+    buffers. `barriers` that all threads of a block met at, of all blocks together; `divergent`: those that some did not come to. `shuffles`: warp instructions
+    that exchanged registers."""
 
     outputs: Outputs
     traffic: Mapping[str, Traffic]
@@ -56,6 +57,7 @@ class Emulation:
     barriers: int
     divergent: int
     launches: int
+    shuffles: int
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     buffers |= {n: aligned(prod(s), dtype) for n, s in made.items()}
     work = aligned(work_elements(manifest, sizes, threads), dtype)
     shim = ctypes.CDLL(str(library))
+    shim.shim_shuffles.restype = ctypes.c_int64
     shim.shim_begin(int(descending))
     for b in (*buffers.values(), work):
         shim.shim_buffer(ctypes.c_void_p(b.ctypes.data), ctypes.c_int64(b.size))
@@ -120,7 +123,8 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     traffic = {n: Traffic(*row) for n, row in zip((*buffers, WORK), rows, strict=False)}
     given = list(shapes(manifest, "inputs", sizes).items())
     updated = {new: buffers[given[k][0]].reshape(given[k][1]) for k, new in becoming(manifest).items()}
-    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic | _shared(shim), outside, barriers, divergent, launches)
+    return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic | _shared(shim), outside, barriers, divergent, launches,
+                     shim.shim_shuffles())
 
 
 def _shared(shim: ctypes.CDLL) -> dict[str, Traffic]:

@@ -22,7 +22,7 @@ Limit = Literal["threads", "blocks", "registers", "shared memory"]
 
 class Device(BaseModel):
     """A GPU. `arch` as its compiler names it; `multiprocessors` of it; of one multiprocessor: resident `threads`, `blocks`, 32-bit
-    `registers` and `shared_bytes`; of one block: `shared_bytes_block`; `cache_bytes` of the last-level cache, which has `parts`
+    `registers` and `shared_bytes`; of one block: `shared_bytes_block`, `threads_block`; `registers_thread` of one thread; `cache_bytes` of the last-level cache, which has `parts`
     halves that hold copies of their own; `memory_bytes`; data sheet: `bandwidth` (B/s), `peak_flops` by dtype (1/s, no tensor cores)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +35,8 @@ class Device(BaseModel):
     registers: PositiveInt = 65536
     shared_bytes: PositiveInt
     shared_bytes_block: PositiveInt
+    threads_block: PositiveInt = 1024
+    registers_thread: PositiveInt = 255
     cache_bytes: PositiveInt
     parts: PositiveInt = 1
     memory_bytes: PositiveInt
@@ -66,3 +68,13 @@ def occupancy(device: Device, block: int, registers: int = 0, shared_bytes: int 
         room["shared memory"] = device.shared_bytes // each if shared_bytes <= device.shared_bytes_block else 0
     limit = min(room, key=lambda name: room[name])
     return Occupancy(room[limit], room[limit] * warps * WARP / device.threads, limit)
+
+
+def unfit(device: Device, block: int, registers: int, shared_bytes: int) -> str:
+    """Why the device cannot start a block of `block` threads with so many registers a thread and bytes of shared memory; empty: it can."""
+    if block > device.threads_block:
+        return f"{block:,} threads a block, {device.name} has {device.threads_block:,}"
+    if registers > device.registers_thread:
+        return f"{registers:,} registers a thread, {device.name} has {device.registers_thread:,}"
+    found = occupancy(device, block, registers, shared_bytes)
+    return "" if found.blocks else f"{device.name} has too few {found.limit} for a block of {block:,} threads with {registers:,} registers and {shared_bytes:,} bytes"

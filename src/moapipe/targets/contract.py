@@ -15,15 +15,12 @@ from moapipe.errors import TargetError
 from moapipe.loops import team as teams
 from moapipe.loops.onf import Alloc, Array, Kernel, Leaf, Loop, leaves, statements
 from moapipe.targets.expression import unit_stride
-from moapipe.targets.target import Unit
-
-SHARED_BYTES, TEAM = 48 * 1024, 1024
-"""What every device that we write for gives one team without being asked: shared memory, and threads."""
+from moapipe.targets.target import Team, Unit
 
 
-def check(kernel: Kernel, unit: Unit) -> None:
-    """Frozen text 1 of docs/architecture.md, as far as targets rely on it. TargetError (LiftError for what no team can run) names the
-    loop or the array."""
+def check(kernel: Kernel, unit: Unit, team: Team | None = None) -> None:
+    """Frozen text 1 of docs/architecture.md, as far as targets rely on it, and what the language gives a `team`. TargetError (LiftError
+    for what no team can run) names the loop or the array."""
     teams.check(kernel)
     vectors = not teams.threads(kernel.body)            # a team's registers are scalars
     for s in statements(kernel.body):
@@ -39,20 +36,22 @@ def check(kernel: Kernel, unit: Unit) -> None:
             raise TargetError(f"{a.name} is {a.space} and asks for streaming stores", where=kernel.name, hint="only outputs can stream")
     for leaf, loops, _ in leaves(kernel.body):
         _leaf(kernel, leaf, loops)
-    _room(kernel, unit)
+    if team:
+        _room(kernel, unit, team)
 
 
-def _room(kernel: Kernel, unit: Unit) -> None:
-    """What one team shares fits the chip, and its threads are as many as a block may have."""
+def _room(kernel: Kernel, unit: Unit, team: Team) -> None:
+    """What one team shares, and its threads, are no more than the language takes; the device's own limits are asked when it is known
+    (lab/build.py)."""
     for r in teams.regions(kernel.body):
         names = {s.array for s in statements((r,)) if isinstance(s, Alloc)}
         arrays = [a for a in kernel.arrays if a.name in names and a.space == "shared"]
         need = sum(unit.size * prod(constant(s) or 0 for s in a.shape) for a in arrays)
-        if need > SHARED_BYTES:
-            raise TargetError(f"a team shares {need:,} bytes in {', '.join(a.name for a in arrays)}; there are {SHARED_BYTES:,}", where=kernel.name,
+        if need > team.shared_bytes:
+            raise TargetError(f"a team shares {need:,} bytes in {', '.join(a.name for a in arrays)}; there are {team.shared_bytes:,}", where=kernel.name,
                               hint="smaller tiles, or fewer of them at a time")
-        if teams.threads((r,)) > TEAM:
-            raise TargetError(f"a team has {teams.threads((r,)):,} threads; at most {TEAM:,} run together", where=kernel.name, hint="smaller tiles")
+        if teams.threads((r,)) > team.threads:
+            raise TargetError(f"a team has {teams.threads((r,)):,} threads; at most {team.threads:,} run together", where=kernel.name, hint="smaller tiles")
 
 
 def _bounds(kernel: Kernel, s: Loop, unit: Unit) -> None:

@@ -38,10 +38,12 @@ def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
     """
     verify(kernel)
     row, unit = target_named(target), Unit(isa_named(isa), dtype)
-    check(kernel, unit)
+    prepared = row.prepare(kernel, unit)
+    for k in (kernel, prepared) if row.team and prepared is not kernel else (kernel,):
+        check(k, unit, row.team)
     if row.team is None and threads(kernel.body):
         raise TargetError("its iterations are run by teams of threads", where=kernel.name, hint=f"{target} has none: name the targets of the variant")
-    return _Emitter(row.prepare(kernel, unit), row, unit).source(kernel)
+    return _Emitter(prepared, row, unit).source(kernel)
 
 
 def elements(a: Array) -> Scalar:
