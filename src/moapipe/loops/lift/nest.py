@@ -168,7 +168,7 @@ def _fused(k: Kernel, axis: str, only: Names, within: str) -> Kernel:
         return tuple(out)
 
     body = go(k.body, not within)
-    if not merged and not (only and len(met) == 1 and definitions(met) == set(only)):
+    if not merged and not (only and len(met) == 1 and definitions(tuple(met)) == set(only)):
         raise refusal("fuse", axis, f"no two sibling loops over {axis} hold only {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
 
