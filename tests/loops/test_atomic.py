@@ -5,6 +5,9 @@ from tests.loops import published
 from tests.loops.nests import NESTS, array, loop, ref, sizes_for
 
 from moapipe.algebra.scalar import op
+from moapipe.lab.derive import derive
+from moapipe.lab.experiment import Build
+from moapipe.lab.place import root
 from moapipe.loops.atomic import atomics
 from moapipe.loops.cost import count
 from moapipe.loops.onf import Accumulate, Assign, Kernel
@@ -40,6 +43,14 @@ def test_the_published_block_counts():
     """Job 21289516, kernel 206: 25,165,824 = 3·n·d·d_ff."""
     found = atomics(weight_gradients(), {"n": 512, "D": 64, "F": 256})
     assert sum(a.updates for a in found) == 25_165_824 and len(found) == 3
+
+
+@pytest.mark.parametrize(("variant", "updates"), [("kv_owner_atomic", 2 * 2048 * 2048 * 64 // 64), ("kv_owner_ordered", 0), ("two_pass_shared", 0)])
+def test_owners_of_keys_add_to_an_element_once_a_block_of_keys(variant, updates):
+    """B·n²·d / (keys of a block), every warp instruction with 32 active lanes; and none where the terms have places or owners."""
+    kernel = derive(Build("attention_backward", "full", variant, "cuda", "plain", "f64"), root()).schedule.kernel
+    found = atomics(kernel, {"batch": 2, "group": 1, "q_len": 2048, "kv_len": 2048, "d_k": 64, "d_v": 64})
+    assert (sum(a.updates for a in found), sum(a.spread for a in found)) == (updates, updates // 32)
 
 
 @pytest.mark.parametrize("name", NESTS)
