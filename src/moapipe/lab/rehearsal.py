@@ -56,7 +56,7 @@ def rehearse(root: Path, machine: str, runs: int = RUNS) -> Rehearsal:
     """Measure `runs` times on this machine. LabError when a program does not compile."""
     top = topology.probe()
     arranged = arrange(Arrangement(top.cores, top.cores), top)
-    library = compiled(root, machine, resolve_isa(machine_file(machine, root).isa), "f64")
+    library = compiled(root, machine, resolve_isa("auto", machine_file(machine, root)), "f64")
     return rehearsed(lambda: _run(library, arranged, root, machine), lambda: canary.send(top, root, machine)[0], runs)
 
 
