@@ -96,12 +96,13 @@ def baseline(torch, x, form):
 def bound(eps, x, p, share, corr, corr_error):
     """docs/validation.md: from the shares p, their absolute error, corr's terms and corr's error, through the five products."""
     u, n, q, e = eps / 2, x["K"].shape[-2], x["Q"].shape[1] * x["Q"].shape[2], x["V"].shape[-1]
+    least = u * tiny(eps)
     y = {k: abs(v) for k, v in _per_group(x).items()}
     terms = y["dout"] @ y["V"].swapaxes(-1, -2) + corr[..., None]
-    ds = y["scale"] * (share * terms + p * (u * (e + 8) * terms + corr_error[..., None]))
+    ds = y["scale"] * (share * terms + p * (u * (e + 8) * terms + (e + n) * least + corr_error[..., None])) + (y["scale"] + 1) * least
     size = y["scale"] * p * terms
-    return {"dQ": (ds + u * (n + 3) * size) @ y["K"], "dK": ((ds + u * (q + 3) * size).swapaxes(-1, -2) @ y["Q"]).sum(1),
-            "dV": ((share + u * (q + 2) * p).swapaxes(-1, -2) @ y["dout"]).sum(1)}
+    return {"dQ": (ds + u * (n + 3) * size) @ y["K"] + n * least, "dK": ((ds + u * (q + 3) * size).swapaxes(-1, -2) @ y["Q"]).sum(1) + q * least,
+            "dV": ((share + u * (q + 2) * p).swapaxes(-1, -2) @ y["dout"]).sum(1) + q * least}
 
 
 def tiny(eps):
