@@ -21,8 +21,8 @@ from moapipe.loops.share import lower
 ROOT = Path(__file__).parents[2]
 TINY = {"V": 2, "NV": 2, "W": 4, "MR": 3, "Br": 6, "Bq": 12, "Bc": 12, "KC": 4, "MC": 6, "NC": 8}
 SIZES = (1, 2, 5, 6, 13)
-STATES = 24
-"""Of a longer script every second state is counted, or every third: the meaning is held after every lift elsewhere."""
+STATES = 16
+"""Of a longer script every so-manieth state is counted, and the last: the meaning is held after every lift elsewhere."""
 
 
 def kernel_module(name):
