@@ -273,7 +273,7 @@ def _across(records: Sequence[xr.Dataset]) -> xr.Dataset:
             raise RecordError(f"{name} on {other.attrs['host']} is not the one on {first.attrs['host']}",
                               hint="measure all nodes with the same builds and prediction")
     seats = [_seats(records, i) for i in range(first.sizes["case"])]
-    sizes = {**first.sizes, "node": max(map(len, seats)), "sample": max(r.sizes["sample"] for r in records),
+    sizes = {**{str(d): n for d, n in first.sizes.items()}, "node": max(map(len, seats)), "sample": max(r.sizes["sample"] for r in records),
              "launch": max(sum(r.sizes["launch"] for r, _ in parts) for s in seats for parts in s.values())}
     out = first.drop_vars(NODE_VARIABLES).assign({name: _seated(name, seats, sizes) for name in NODE_VARIABLES})
     measured = np.any([r["status"].values == STATUSES["measured"].code for r in records], axis=0)
@@ -309,7 +309,8 @@ def _seated(name: str, seats: Sequence[Seats], sizes: Mapping[str, int]) -> tupl
                 continue
             for r, n in parts:
                 block = r[name].values[i, n]
-                values[(i, node, slice(at, at + len(block)), *(slice(width) for width in block.shape[1:]))] = block
+                here: tuple[Any, ...] = (i, node, slice(at, at + len(block)), *map(slice, block.shape[1:]))
+                values[here] = block
                 at += len(block)
     return row.dims, values.astype(str) if row.kind == "text" else values, variable.attributes(name)
 
