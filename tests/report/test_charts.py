@@ -111,6 +111,43 @@ def test_a_kernel_without_n_draws_what_it_can(figure: Figure, make: Callable[...
     assert charts.svg(charts.specification(figure, ds)).startswith("<svg")
 
 
+def test_more_variants_than_colours_meet_in_no_panel() -> None:
+    """As many kernels as colours, each with as many variants but one, neighbours sharing one of them."""
+    many = len(mark.COLOURS)
+    members = [(f"kernel{k}", f"variant{k + j if j else k:03}_{j}") for k in range(many) for j in range(many - 1)]
+    members += [(f"kernel{k + 1}", name) for k, (kernel, name) in enumerate(members[:: many - 1][:-1])]
+    found = mark.palette(members)
+    for kernel in {k for k, _ in members}:
+        mine = [found[name] for k, name in members if k == kernel]
+        assert len(set(mine)) == len(mine)
+    assert len(set(found.values())) == many + 1
+
+
+def test_every_target_has_a_shape_that_fills() -> None:
+    assert not {"stroke", "arrow"} & set(mark.SHAPES.values())  # lines: a filled mark of theirs is not seen
+
+
+def test_the_line_of_perfect_predictions_is_a_diagonal(documents: dict[str, dict[str, Any]]) -> None:
+    guides = [r for r in documents["predicted"]["datasets"]["rows"] if "guide" in r]
+    for panel in {r["panel"] for r in guides}:
+        mine = [r for r in guides if r["panel"] == panel]
+        x, y = [r["median_seconds"] for r in mine], [r[k] for r in mine for k in ("predicted_seconds", "top") if r.get(k)]
+        assert (min(x), max(x)) == (min(y), max(y))
+
+
+def test_a_panel_of_exponents_has_some(documents: dict[str, dict[str, Any]], dataset: xr.Dataset) -> None:
+    assert all("vconcat" in part for part in documents["growth"]["concat"])
+    document = charts.specification(next(f for f in CHARTS if f.name == "growth"), dataset.isel(case=(dataset["n"] == 256).values))
+    assert document["concat"] and not any("vconcat" in part for part in document["concat"])
+    assert charts.svg(document).startswith("<svg")
+
+
+def test_a_picked_legend_finds_its_view(documents: dict[str, dict[str, Any]]) -> None:
+    for document in documents.values():
+        names = {node["name"] for node in nodes(document) if str(node.get("name", "")).startswith("points")}
+        assert all(set(p["views"]) <= names and p["views"] for p in document["params"])
+
+
 def test_colours_do_not_repeat() -> None:
     assert len({*mark.COLOURS, mark.GREY}) == len(mark.COLOURS) + 1
 

@@ -6,6 +6,8 @@ One colour a variant over all charts, one shape a target; PyTorch is grey. A not
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,21 +60,36 @@ def predicted(ds: xr.Dataset) -> alt.TopLevelMixin:
     rows = rows_of(ds)
     rows["panel"] = rows["kernel"] + " · " + rows["dtype"]
     shown = positive(rows, "median_seconds", "predicted_seconds")
-    ticks = log_ticks(shown, "median_seconds", "predicted_seconds")
-    x = alt.X("median_seconds:Q", **log_axis("measured time (s)", ticks, TIME))
-    y = alt.Y("predicted_seconds:Q", **log_axis("predicted time (s)", ticks, TIME))
-    guides = []
-    for panel, group in shown.groupby("panel"):
-        both = group[["median_seconds", "predicted_seconds"]].to_numpy()
-        for end in (float(both.min()), float(both.max())):
-            guides += [{"panel": panel, "guide": "identity", "median_seconds": end, "predicted_seconds": end}]
-            guides += [{"panel": panel, "guide": "fair", "median_seconds": end, "predicted_seconds": end / FAIR, "top": end * FAIR}]
-    band = alt.Chart().transform_filter("datum.guide === 'fair'").mark_area(color=GREY, opacity=0.18).encode(x, y, alt.Y2("top:Q"))
+    guides = [g for panel, group in shown.groupby("panel") for g in _agreement(str(panel), group)]
     look = look_of(rows, shown)
     note = f"{left_out(rows, shown, UNDERIVED)} Line: predicted = measured; band: within a factor of {FAIR}."
     data = records(shown, "panel", "median_seconds", "predicted_seconds") + guides
-    title = "Predicted against measured time of one call"
-    return titled(title, note, data, lambda: faceted(band, guide("identity", x, y), dots(look, x, y), height=WIDTH))
+    panels = pd.concat([shown, pd.DataFrame(guides)]).groupby("panel", sort=True) if guides else []
+    return titled(
+        "Predicted against measured time of one call", note, data,
+        lambda: alt.concat(*(_predicted_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
+    )  # fmt: skip
+
+
+def _agreement(panel: str, group: pd.DataFrame) -> Rows:
+    """The diagonal and the band of one panel, cut so that both axes reach equally far: from the least of its times to the largest and a
+    fair factor more to both sides."""
+    both = group[["median_seconds", "predicted_seconds"]].to_numpy()
+    low, high = float(both.min()) / FAIR, float(both.max()) * FAIR
+    line = [{"panel": panel, "guide": "identity", "median_seconds": end, "predicted_seconds": end} for end in (low, high)]
+    corners = sorted({low, low * FAIR, high / FAIR, high})
+    band = [{"panel": panel, "guide": "fair", "median_seconds": t, "predicted_seconds": max(low, t / FAIR), "top": min(high, t * FAIR)} for t in corners]
+    return [*line, *band]
+
+
+def _predicted_panel(k: int, panel: str, group: pd.DataFrame, look: Look) -> alt.LayerChart:
+    here, ticks = f"datum.panel === '{panel}'", log_ticks(group, "median_seconds", "predicted_seconds")
+    x = alt.X("median_seconds:Q", **log_axis("measured time (s)", ticks, TIME))
+    y = alt.Y("predicted_seconds:Q", **log_axis("predicted time (s)", ticks, TIME))
+    band = alt.Chart().transform_filter(f"{here} && datum.guide === 'fair'").mark_area(color=GREY, opacity=0.18).encode(x, y, alt.Y2("top:Q"))
+    marks = dots(look, x, y, where=f"{here} && isValid(datum.case)", name=f"points{k}")
+    chart = alt.layer(band, guide("identity", x, y).transform_filter(here), marks)
+    return chart.properties(width=WIDTH, height=WIDTH, title=_panel_title(panel))
 
 
 def roofline(ds: xr.Dataset) -> alt.TopLevelMixin:
@@ -118,20 +135,23 @@ def growth(ds: xr.Dataset) -> alt.TopLevelMixin:
     return titled(
         "Time against n, with local exponents", note, data,
         lambda: alt.concat(*(_growth_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
-        view="points0_0",  # Altair adds the place in the concatenation
     )  # fmt: skip
 
 
-def _growth_panel(k: int, panel: str, group: pd.DataFrame, look: Look) -> alt.VConcatChart:
+def _growth_panel(k: int, panel: str, group: pd.DataFrame, look: Look) -> alt.VConcatChart | alt.LayerChart:
     bare, full = alt.X("size:Q", **size_axis(group, None)), alt.X("size:Q", **size_axis(group))
     time = alt.Y("median_seconds:Q", **log_axis("time (s)", log_ticks(group, "median_seconds"), TIME))
-    low, high = min(0.0, np.floor(group["exponent"].min(skipna=True))), max(3.0, np.ceil(group["exponent"].max(skipna=True)))
-    scale = alt.Scale(domain=[low, high] if np.isfinite([low, high]).all() else [0, 3], nice=False)
-    power = alt.Y("exponent:Q", title="exponent (1)", scale=scale, axis=alt.Axis(tickCount=4, format="d"))
     here, known = f"datum.panel === '{panel}'", f"datum.panel === '{panel}' && isValid(datum.exponent)"
-    upper = alt.layer(traces(look, bare, time, here), dots(look, bare, time, 40, here, f"points{k}")).properties(width=WIDTH, height=HEIGHT)
+    alone = not group["exponent"].notna().any()   # no series has two sizes: there is nothing to show below
+    x = full if alone else bare
+    upper = alt.layer(traces(look, x, time, here), dots(look, x, time, 40, here, f"points{k}")).properties(width=WIDTH, height=HEIGHT)
+    upper = upper.properties(title=_panel_title(panel))
+    if alone:
+        return upper
+    low, high = min(0.0, np.floor(group["exponent"].min())), max(3.0, np.ceil(group["exponent"].max()))
+    power = alt.Y("exponent:Q", title="exponent (1)", scale=alt.Scale(domain=[low, high], nice=False), axis=alt.Axis(tickCount=4, format="d"))
     lower = alt.layer(traces(look, full, power, known), dots(look, full, power, 30, known, f"powers{k}")).properties(width=WIDTH, height=70)
-    return alt.vconcat(upper.properties(title=_panel_title(panel)), lower, spacing=8)
+    return alt.vconcat(upper, lower, spacing=8)
 
 
 def speedup(ds: xr.Dataset) -> alt.TopLevelMixin:
@@ -152,7 +172,6 @@ def speedup(ds: xr.Dataset) -> alt.TopLevelMixin:
     return titled(
         "Speed-up against PyTorch", note, data,
         lambda: alt.concat(*(_speedup_panel(k, str(panel), group, look) for k, (panel, group) in enumerate(panels)), columns=COLUMNS, spacing=26),
-        view="points0_0" if len(panels) > 1 else "points0",  # altair numbers the views of several panels
     )  # fmt: skip
 
 
@@ -221,8 +240,10 @@ CHARTS = (
 
 
 def specification(figure: Figure, ds: xr.Dataset) -> dict[str, Any]:
-    """The chart as a Vega-Lite document."""
+    """The chart as a Vega-Lite document. Its selection lives in the first view of points, whose name Altair has numbered by then."""
     document: dict[str, Any] = figure.function(ds).to_dict()
+    for param in document.get("params", []):
+        param["views"] = re.findall(r'"name": "(points\w*)"', json.dumps(document))[:1]
     return document
 
 

@@ -6,7 +6,7 @@ One colour a variant over all charts, one shape a target; PyTorch is grey. A not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from moapipe.lab.variable import BASELINE, YARDSTICK
 from moapipe.report.metrics import frame, series
 from moapipe.report.table import seconds, significant
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99")  # Okabe and Ito's, then more that stay apart on white and on black
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8B6FD6", "#999933", "#A8456F", "#44AA99", "#E8465A", "#B07D4B")  # Okabe and Ito's, then more that stay apart on white and on black
 GREY = "#8A8F98"
 PYTORCH = "PyTorch"
-SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond", YARDSTICK: "stroke"}
+DASHES = {"fortran": [5, 3]}  # all others are drawn through
+SHAPES = {"c": "circle", "fortran": "triangle-up", "cuda": "square", "hip": "diamond", "opencl": "cross", BASELINE: "diamond", YARDSTICK: "triangle-down"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 WIDTH, HEIGHT, COLUMNS = 250, 190, 3
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
@@ -119,10 +120,12 @@ def size_axis(shown: pd.DataFrame, title: str | None = "n (elements)") -> dict[s
 
 @dataclass(frozen=True)
 class Look:
-    """Encodings that all charts of a dataset share: colour and shape from the whole dataset, so that a variant never changes its own."""
+    """Encodings that all charts of a dataset share: colour and shape from the whole dataset, so that a variant never changes its own.
+    Dash and shape tell the target in one legend: Vega-Lite makes one of two whose field, title and domain are the same."""
 
     colour: alt.Color
     shape: alt.Shape
+    dash: alt.StrokeDash
 
 
 OPACITY = alt.OpacityValue(0.12, condition={"param": "pick", "value": 0.85})
@@ -131,22 +134,33 @@ PICK = alt.PointSelectionConfig(type="point", fields=["colour"])  # a click on t
 
 def look_of(rows: pd.DataFrame, shown: pd.DataFrame) -> Look:
     """The look of `rows`, with legends that name only what is `shown`."""
-    colours = palette(set(rows["colour"]))
+    colours = palette(zip(rows["kernel"], rows["colour"], strict=True))
     visible, targets = set(shown["colour"]), sorted(set(shown["target"]))
     domain = [name for name in colours if name in visible]
     return Look(
         alt.Color("colour:N", title="variant", scale=alt.Scale(domain=domain, range=[colours[name] for name in domain])),
         alt.Shape("target:N", title="target", scale=alt.Scale(domain=targets, range=[SHAPES.get(t, "square") for t in targets])),
+        alt.StrokeDash("target:N", title="target", scale=alt.Scale(domain=targets, range=[DASHES.get(t, [1, 0]) for t in targets])),
     )
 
 
-def palette(names: set[str]) -> dict[str, str]:
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(names - {PYTORCH}))} | {PYTORCH: GREY}
+def palette(members: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The colour of every variant in `members`, pairs of kernel and variant. Where there are more variants than colours, those of one
+    kernel, which meet in a panel, are told apart first, and the colour that is rarest so far comes next."""
+    homes: dict[str, set[str]] = {}
+    for kernel, name in members:
+        homes.setdefault(name, set()).add(kernel)
+    found: dict[str, str] = {}
+    for name in sorted(homes.keys() - {PYTORCH}):
+        near, all_over = Counter(found[other] for other in found if homes[other] & homes[name]), Counter(found.values())
+        found[name] = min(COLOURS, key=lambda c: (near[c], all_over[c]))
+    return found | {PYTORCH: GREY}
 
 
 def colours(ds: xr.Dataset) -> dict[str, str]:
     """Each variant's colour on every chart of a dataset, PyTorch's too."""
-    return palette(set(ds["variant"].values[ds["target"].values != BASELINE].tolist()))
+    ours = ds["target"].values != BASELINE
+    return palette(zip(ds["kernel"].values[ours].tolist(), ds["variant"].values[ours].tolist(), strict=True))
 
 
 def dots(look: Look, x: alt.X, y: alt.Y, size: int = 50, where: str = "isValid(datum.case)", name: str = "points") -> alt.Chart:
@@ -156,19 +170,18 @@ def dots(look: Look, x: alt.X, y: alt.Y, size: int = 50, where: str = "isValid(d
 
 
 def traces(look: Look, x: alt.X, y: alt.Y, where: str = "isValid(datum.case)") -> alt.Chart:
-    dash = alt.StrokeDash("target:N", legend=None, scale=alt.Scale(domain=["c", "fortran"], range=[[1, 0], [5, 3]]))
-    return alt.Chart().transform_filter(where).mark_line(strokeWidth=1.6).encode(x, y, look.colour, dash, OPACITY, detail="line:N")
+    return alt.Chart().transform_filter(where).mark_line(strokeWidth=1.6).encode(x, y, look.colour, look.dash, OPACITY, detail="line:N")
 
 
 def guide(mark: str, x: alt.X, y: alt.Y, **style: Any) -> alt.Chart:
     return alt.Chart().transform_filter(f"datum.guide === '{mark}'").mark_line(color=GREY, **{"strokeWidth": 1.2} | style).encode(x, y, detail="guide:N")
 
 
-def titled(title: str, note: str, rows: Rows, draw: Callable[[], alt.TopLevelMixin], view: str = "points") -> alt.TopLevelMixin:
+def titled(title: str, note: str, rows: Rows, draw: Callable[[], alt.TopLevelMixin]) -> alt.TopLevelMixin:
     """The chart that `draw` makes, with title, note, data and theme; one sentence instead of an empty chart."""
     heading = alt.TitleParams(title, subtitle=wrapped(note), anchor="start", offset=14)
     nothing = alt.Chart(alt.InlineData([{}])).mark_text(text="No case has what this chart shows.", color=GREY, fontSize=13).properties(width=WIDTH, height=60)
-    pick = alt.TopLevelSelectionParameter(name="pick", select=PICK, bind="legend", views=[view])
+    pick = alt.TopLevelSelectionParameter(name="pick", select=PICK, bind="legend", views=["points"])
     chart = draw().properties(data=alt.NamedData(name="rows"), datasets={"rows": rows}, params=[pick]) if rows else nothing
     return chart.properties(title=heading).configure(**THEME)
 
