@@ -50,6 +50,12 @@ def test_without_a_valid_measurement_nothing_is_judged(dataset, monkeypatch) -> 
     assert "no valid measurement" in bar.text(outcomes, errors(silent))
 
 
+def test_a_share_of_a_yardstick_is_owed_where_there_are_some(dataset) -> None:
+    assert not (dataset["target"] == "yardstick").any() and all(o.bar.metric != "yardstick_share" for o in bar.judge(dataset))
+    beside = dataset.assign_coords(target=dataset["target"].where(dataset["target"] != "torch", "yardstick"))
+    assert any(o.bar.metric == "yardstick_share" for o in bar.judge(beside))
+
+
 def test_languages_are_compared_on_one_loop_nest(dataset) -> None:
     shared = dataset.copy()
     shared["onf_hash"] = dataset["onf_hash"].copy(data=np.where(dataset["target"] == "torch", "", "0123456789abcdef"))

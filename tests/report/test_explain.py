@@ -124,6 +124,11 @@ def test_a_flagged_case_stands_out_in_the_table():
     assert "implausible" not in text(mark(of(*MARKS["explained"][0])))
 
 
+def test_what_nobody_explains_is_not_flagged():
+    """On a machine with one memory node the ceiling is 1: a penalty under 2 is no finding."""
+    assert set(frame(mark(of(case(TWO, MS, ceiling=1.0), case(replace(TWO, placement="spread"), 1.9 * MS, ceiling=1.0))))["plausibility"]) == {"within"}
+
+
 def test_a_ceiling_that_nobody_knows_flags_nothing():
     unknown = of(case(TWO, MS, ceiling=float("nan")), case(replace(TWO, memory="remote"), 20 * MS, ceiling=float("nan")))
     assert set(frame(mark(unknown))["plausibility"]) == {"within"}

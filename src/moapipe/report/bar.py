@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from moapipe.lab.variable import RUN_AXES
+from moapipe.lab.variable import RUN_AXES, YARDSTICK
 from moapipe.report import accuracy
 from moapipe.report.accuracy import VERDICTS
 from moapipe.report.metrics import frame
@@ -82,9 +82,10 @@ class Outcome:
 
 
 def judge(ds: xr.Dataset) -> tuple[Outcome, ...]:
-    """Every bar at every case that it speaks of, in the order of BARS."""
+    """Every bar at every case that it speaks of, in the order of BARS. Where an experiment has no yardsticks, nobody owes a share of them."""
     rows = with_languages(frame(ds))
-    return tuple(outcome for bar in BARS for outcome in _outcomes(bar, rows))
+    owed = [bar for bar in BARS if bar.metric != "yardstick_share" or (rows["target"] == YARDSTICK).any()]
+    return tuple(outcome for bar in owed for outcome in _outcomes(bar, rows))
 
 
 def with_languages(rows: pd.DataFrame) -> pd.DataFrame:

@@ -78,8 +78,8 @@ class Comparison:
 
     @property
     def impossible(self) -> bool:
-        """More than any placement of pages can make on this machine."""
-        return bool(np.isfinite(self.case.ceiling)) and self.penalty > MARGIN * self.case.ceiling
+        """More than any placement of pages can make on this machine, and enough to be explained."""
+        return bool(np.isfinite(self.case.ceiling)) and self.penalty > max(LEAST, MARGIN * self.case.ceiling)
 
     @property
     def passive_penalty(self) -> float:
