@@ -27,8 +27,8 @@ kernels:
 SAME = {1: 1e9, 2: 2e9}
 RATES = Calibration(
     machine="local", isa="avx2", topology="rates made up for tests", clock=1e9, lanes={"f32": 8, "f64": 4}, capacity={"L1": 32 << 10, "L2": 1 << 20},
-    sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}}, rates={t: Rates(SAME, SAME, SAME, SAME, {1: 0.0, 2: 0.0}) for t in ("f32", "f64")},
-    bandwidth={level: Bandwidth(SAME, SAME, SAME) for level in ("L1", "L2", "memory")}, region={1: 1e-6, 2: 1e-6}, provenance={"compiler": "none"},
+    sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}}, rates={t: Rates(SAME, SAME, SAME, SAME, *[{1: 0.0, 2: 0.0}] * 5) for t in ("f32", "f64")},
+    bandwidth={level: Bandwidth(SAME, SAME, SAME, SAME) for level in ("L1", "L2", "memory")}, region={1: 1e-6, 2: 1e-6}, provenance={"compiler": "none"},
 )
 
 

@@ -107,7 +107,7 @@ def test_loads_and_stores_outside_of_tiles_are_those_that_change_with_the_lane()
     k = Kernel("k", ("n",), (array("f", "input", "n"), array("x", "input", "n", 4), array("y", "output", "n", 4)), (loop("i", "n", loop("v", 4, leaf, kind="lane")),))
     assert count(k, {"n": 3}, 8).work["vector"] == {"*": 12, "fma": 12, "load": 24, "store": 12}
     plain = Kernel("k", ("n",), k.arrays, (loop("i", "n", loop("v", 4, Assign(ref("y", "i", "v"), factor, (), "y"))),))
-    assert count(plain, {"n": 3}, 8).work["scalar"] == {"store": 12}
+    assert count(plain, {"n": 3}, 8).work["vector"] == {"store": 12}
 
 
 def test_a_tile_starts_as_often_as_its_fold_loop_begins():

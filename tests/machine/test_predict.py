@@ -11,14 +11,15 @@ from moapipe.loops.traffic import Traffic
 from moapipe.machine.predict import predict, work_seconds
 from moapipe.machine.rate import Bandwidth, Calibration, Rates, at
 
-RATES = Rates(fma={1: 200.0, 2: 400.0}, tile={1: 100.0, 2: 200.0}, vector={1: 50.0, 2: 100.0}, exp={1: 10.0, 2: 20.0}, start={1: 0.25, 2: 0.5})
+RATES = Rates(fma={1: 200.0, 2: 400.0}, tile={1: 100.0, 2: 200.0}, vector={1: 50.0, 2: 100.0}, exp={1: 10.0, 2: 20.0}, start={1: 0.25, 2: 0.5},
+              chain={1: 2.0, 2: 2.0}, link={1: 1.0, 2: 1.0}, ahead={1: 4.0, 2: 4.0}, fold={1: 0.5, 2: 0.5})
 MACHINE = Calibration(
     machine="m", isa="avx2", topology="two cores", clock=1.0, lanes={"f64": 4}, capacity={"L1": 64, "L2": 256}, sharers={"L1": {1: 1, 2: 1}, "L2": {1: 1, 2: 1}},
     rates={"f64": RATES},
     bandwidth={
-        "L1": Bandwidth({1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}),
-        "L2": Bandwidth({1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}),
-        "memory": Bandwidth({1: 20.0, 2: 20.0}, {1: 10.0, 2: 10.0}, {1: 16.0, 2: 16.0}),
+        "L1": Bandwidth({1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}, {1: 80.0, 2: 160.0}, {1: 8.0, 2: 16.0}),
+        "L2": Bandwidth({1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}, {1: 40.0, 2: 80.0}, {1: 4.0, 2: 8.0}),
+        "memory": Bandwidth({1: 20.0, 2: 20.0}, {1: 10.0, 2: 10.0}, {1: 16.0, 2: 16.0}, {1: 2.0, 2: 2.0}),
     },
     region={1: 0.0, 2: 0.5}, provenance={},
 )
@@ -62,6 +63,30 @@ def test_nothing_overlaps_across_a_barrier():
 
 def test_scalar_work_runs_one_lane_at_a_time():
     assert work_seconds({"scalar": {"+": 100}}, MACHINE, "f64", 1) == 4 * work_seconds({"vector": {"+": 100}}, MACHINE, "f64", 1)
+
+
+def test_a_chain_waits_but_for_what_is_done_beside_the_next_fold():
+    """80 multiply-adds, 4 at once, are 20 steps of 2 s; four of each of two folds are behind the processor when it begins the next."""
+    assert work_seconds({"chain 4": {"fma": 80, "chain": 80}}, MACHINE, "f64", 1) == 20 * 2
+    assert work_seconds({"chain 4": {"fma": 80, "chain": 80, "start": 2}}, MACHINE, "f64", 1) == (20 - 8) * 2
+    assert work_seconds({"chain 4": {"+": 80, "link": 80}}, MACHINE, "f64", 2) == 20 / 2
+    assert work_seconds({"chain 4": {"fma": 80, "chain": 80, "start": 5}}, MACHINE, "f64", 1) == 80 / 200
+
+
+def test_a_chain_of_short_folds_takes_the_time_of_its_work_one_lane_at_a_time_where_it_is_narrow():
+    narrow, wide = (work_seconds({place: {"+": 100, "link": 100, "start": 100}}, MACHINE, "f64", 1) for place in ("chain 1", "chain 4"))
+    assert narrow == 4 * wide == work_seconds({"scalar": {"+": 100}}, MACHINE, "f64", 1)
+
+
+def test_lanes_become_one_number_at_a_rate_of_their_own():
+    assert work_seconds({"fold": {"+": 100, "start": 25}}, MACHINE, "f64", 1) == 2 + 25 * 0.5
+
+
+def test_lines_that_meet_come_one_after_the_other():
+    """100 bytes of one column of pages at 2 a second; over ten slots, ten at a time; where the walk goes over all slots, as a stream."""
+    met, spread, stream = (predict(counts({}), {"L2": {"a": Traffic(100, 0, 0, m)}}, MACHINE, "f64").memory for m in (100.0, 10.0, 0.0))
+    assert (met, spread, stream) == (50.0, 10.0, 10.0)
+    assert predict(counts({}), {"L1": {"a": Traffic(100, 0, 0, 100.0)}}, MACHINE, "f64").memory == 25.0
 
 
 def test_choices_cost_nothing_and_divisions_cost_more_than_additions():

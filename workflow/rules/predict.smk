@@ -4,6 +4,7 @@ rule calibrate:
         "results/calibrate/{machine}/calibration.json",
     params:
         protocol=experiment.PROTOCOL,
+        rates=experiment.RATES,
     log:
         "results/logs/calibrate/{machine}.log",
     threads: lambda w: request.threads(EXPERIMENT, lambda: workflow.cores)

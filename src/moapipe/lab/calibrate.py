@@ -27,7 +27,7 @@ from moapipe.lab.participant import scrubbed
 from moapipe.lab.place import calibrated
 from moapipe.lab.runtime import settings
 from moapipe.machine.placement import cpus
-from moapipe.machine.rate import LEVELS, WAYS, Bandwidth, Calibration, Rates
+from moapipe.machine.rate import LEVELS, MEASURED, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
 from moapipe.targets.isa import CACHES, Isa, isa_named, tile_parameters
 from moapipe.targets.support import helpers
@@ -153,13 +153,14 @@ def _calibration(machine: str, isa: Isa, top: Topology, command: str, runs: Mapp
         lanes={dtype: isa.lanes(dtype) for dtype in seen}, capacity={c.level: c.bytes for c in caches},
         sharers={c.level: {t: float(top.sharers(c.level, cpus(top, t))) for t in f64} for c in caches},
         rates={dtype: rates(isa, dtype, x) for dtype, x in seen.items()},
-        bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in WAYS)) for level in present},
+        bandwidth={level: Bandwidth(*({t: found[f"{level}_{w}"] for t, found in f64.items()} for w in MEASURED)) for level in present},
         region={t: found["region"] for t, found in f64.items()},
         provenance={"compiler": building.version(command), "command": shlex.join([command, *arguments(isa, "f64")]), "unstable": ", ".join(shaky)},
     )
 
 
 SHALLOW, DEEP = 32, 256        # steps of a register tile, as in calibrate.c
+SHORT, LONG = 64, 256        # of a fold
 
 
 def rates(isa: Isa, dtype: str, found: Mapping[int, Mapping[str, float]]) -> Rates:
@@ -169,9 +170,22 @@ def rates(isa: Isa, dtype: str, found: Mapping[int, Mapping[str, float]]) -> Rat
         shallow, deep = (t / figures[name] for name in ("shallow", "deep"))
         step[t] = (deep - shallow) / (DEEP - SHALLOW)
         start[t] = max(0.0, shallow - SHALLOW * step[t])
+    chain, ahead = waits(found, "chain")
     size = tile["MR"] * tile["W"]
     plain = {name: {t: figures[name] for t, figures in found.items()} for name in ("fma", "vector", "exp")}
-    return Rates(**plain, tile={t: t * size / s for t, s in step.items()}, start=start)
+    return Rates(**plain, tile={t: t * size / s for t, s in step.items()}, start=start, chain=chain, link=waits(found, "link")[0],
+                 ahead=ahead, fold={t: t / figures["lanes"] for t, figures in found.items()})
+
+
+def waits(found: Mapping[int, Mapping[str, float]], name: str) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of a step that waits for the last one, and steps of a fold that the processor does beside the next: k steps take
+    (k - ahead)·seconds. By number of threads."""
+    step, ahead = {}, {}
+    for t, figures in found.items():
+        brief, long = (t / figures[f"{depth}_{name}"] for depth in ("short", "long"))
+        step[t] = (long - brief) / (LONG - SHORT)
+        ahead[t] = max(0.0, SHORT - brief / step[t])
+    return step, ahead
 
 
 def lines(c: Calibration) -> Iterable[str]:
@@ -181,8 +195,9 @@ def lines(c: Calibration) -> Iterable[str]:
     for dtype, r in c.rates.items():
         yield f"{dtype}  {2 * r.fma[t] / 1e9:8.1f} Gflop/s fma   {r.vector[t] / 1e9:7.1f} G/s vector operations   {r.exp[t] / 1e9:6.2f} G/s exp2"
         yield f"     {2 * r.tile[t] / 1e9:8.1f} Gflop/s in register tiles, {r.start[t] * 1e9:.1f} ns between two"
+        yield f"     {r.chain[t] * 1e9:.2f} ns from a multiply-add to the next that needs it, {r.link[t] * 1e9:.2f} ns for additions, {r.ahead[t]:.0f} steps ahead, {r.fold[t] * 1e9:.2f} ns to fold a vector"
     for level, b in c.bandwidth.items():
-        yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f} GB/s"
+        yield f"{level:6}  read {b.read[t] / 1e9:7.1f}   copy {b.copy[t] / 1e9:7.1f}   streaming copy {b.stream[t] / 1e9:7.1f}   a line a page {b.column[t] / 1e9:7.1f} GB/s"
     yield f"parallel region {c.region[t] * 1e6:.2f} µs"
     known = c.locality
     if known.clock:

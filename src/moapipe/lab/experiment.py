@@ -19,6 +19,7 @@ from moapipe.errors import ConfigError
 from moapipe.lab.cluster import Cluster
 from moapipe.lab.document import Strict, choose, load
 from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, TargetName, engine_digest, scan, sizes_at, variant_digest
+from moapipe.machine import rate
 from moapipe.machine.arrangement import (
     ALL,
     EACH_NODE,
@@ -42,6 +43,7 @@ GROUP_AXES = ("kernel", "form", "dtype")
 HOST_TARGETS = ("c", "fortran")
 LAUNCHED = ("cuda",)
 """Targets whose device binaries a machine with a device measures (lab/gpu.py)."""
+RATES = rate.SCHEMA  # of calibration.json: a machine is calibrated again when predictions divide by something new
 PROTOCOL = "4"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
 Size = Annotated[int, Field(ge=0)]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]

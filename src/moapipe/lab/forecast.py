@@ -33,7 +33,7 @@ from moapipe.machine import topology
 from moapipe.machine.device import Device, occupancy
 from moapipe.machine.penalty import ceiling, placed
 from moapipe.machine.predict import Prediction, predict
-from moapipe.machine.rate import Calibration, at
+from moapipe.machine.rate import LEVELS, Calibration, at
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
 from moapipe.targets.isa import element_bytes
@@ -135,11 +135,11 @@ def past(
     cores = min(point.threads, len(arranged.places))
     out: dict[str, dict[str, Traffic]] = {}
     reuses: dict[int, Reuse] = {}
-    kept = set()
+    kept, last = set(), max(c.capacity, key=LEVELS.index)      # the last cache is cut in slices that hash their addresses
     for level, capacity in c.capacity.items():
         sharers = top.sharers(level, arranged.places) if c.locality.topology else round(at(c.sharers[level], cores))
         reuse = reuses.setdefault(sharers, Reuse(nest, point.sizes, size, threads=cores, sharers=sharers))
-        out[level] = reuse.past(capacity)
+        out[level] = reuse.past(capacity, indexed=level != last)
         if reuse.stays(capacity):
             kept.add(level)
     return out, frozenset(kept)

@@ -76,7 +76,7 @@ def _bytes(parts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sum(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    out = {"read_bytes": 0, "allocated_bytes": 0, "written_bytes": 0}
+    out = {"read_bytes": 0, "allocated_bytes": 0, "written_bytes": 0, "met_bytes": 0}
     for r in rows:
         for name, n in _bytes(r).items():
             out[name] += n

@@ -11,6 +11,7 @@ import numpy as np
 
 from moapipe.algebra.scalar import Scalar, variables
 from moapipe.errors import LiftError
+from moapipe.loops import pace
 from moapipe.loops.footprint import Census, touched
 from moapipe.loops.onf import Body, If, Kernel, Loop, Stmt, map_statements
 from moapipe.loops.points import Values, profile
@@ -57,14 +58,21 @@ def _work(pieces: Iterable[Site], runs: Iterable[int], census: Census) -> dict[s
         for name, times in p.work.items():
             if n:
                 out.setdefault(p.place, Counter())[name] += n * times
-        if n and p.place == "tile" and p.stores:
-            out["tile"]["start"] += _starts(p, census)
+        if n and p.stores and (depth := _outside(p)) is not None:
+            out[p.place]["start"] += _starts(p, depth, census)
     return {place: dict(sorted(c.items())) for place, c in sorted(out.items())}
 
 
-def _starts(p: Site, census: Census) -> int:
-    """How often the marked fold loop around a tile's leaf is begun."""
-    around = p.loops[: next(k for k, x in enumerate(p.loops) if x.mark)]
+def _outside(p: Site) -> int | None:
+    """How many loops stand around the loop whose beginnings count: a tile's marked fold, the lanes of a fold, the steps of a chain."""
+    if p.place == "tile":
+        return next(k for k, x in enumerate(p.loops) if x.mark)
+    return len(p.loops) - 1 if p.place == "fold" else pace.step(p.loops) if pace.width(p.place) else None
+
+
+def _starts(p: Site, depth: int, census: Census) -> int:
+    """How often the loop inside that many others is begun."""
+    around = p.loops[:depth]
     known = frozenset(x.var for x in around) | census.sizes.keys()
     return census.runs(around, tuple(w for w in p.conditions if variables(w) <= known))
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from moapipe.algebra.index import add, affine, evaluate, multiply
-from moapipe.algebra.scalar import Num, Ref, Scalar, Var, variables
+from moapipe.algebra.index import evaluate
+from moapipe.algebra.scalar import Ref, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Kernel
 from moapipe.loops.site import Site, fullest, sites
+from moapipe.loops.slot import PAGE_BYTES, stride
 from moapipe.loops.tally import GLOBAL
 
-PAGE_BYTES = 4096
 ENTRIES = 2048
 """Second-level data TLB entries: AMD Zen 3 (Software Optimization Guide 56665) and Intel since Ice Lake."""
 FEW = 8
@@ -45,27 +45,20 @@ def walks(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, page_
     """Every walk under pressure, worst first. Private and register arrays are a thread's own few pages and are left out."""
     kernel = fullest(kernel)
     census, pack = Census(sizes), page_bytes // element_bytes
-    shapes = {a.name: tuple(Num(evaluate(s, census.sizes)) for s in a.shape) for a in kernel.arrays if a.space in GLOBAL}
+    shapes = {a.name: tuple(evaluate(s, census.sizes) for s in a.shape) for a in kernel.arrays if a.space in GLOBAL}
     found = {w for p in sites(kernel) for r in dict.fromkeys((*p.loads, *p.stores)) if r.index and r.array in shapes
              for w in _walk(p, r, shapes[r.array], census, pack) if w.pages > entries and w.elements < FEW}  # fmt: skip
     return tuple(sorted((replace(w, entries=entries) for w in found), key=lambda w: (-w.pages, w.definition, w.array)))
 
 
-def _walk(p: Site, r: Ref, shape: tuple[Num, ...], census: Census, pack: int) -> Iterator[Walk]:
+def _walk(p: Site, r: Ref, shape: tuple[int, ...], census: Census, pack: int) -> Iterator[Walk]:
     """The walk of one reference, if it comes by again: its runs together touch more pages than the array has."""
     depth = next((k for k in reversed(range(len(p.loops))) if any(p.loops[k].var in variables(i) for i in r.index)), None)
     if depth is None:
         return
     runs = max(1, census.runs(p.loops[:depth], ()))
-    steps, step = census.runs(p.loops[: depth + 1], ()) / runs, _step(r, shape, p.loops[depth].var)
+    steps, step = census.runs(p.loops[: depth + 1], ()) / runs, abs(stride(r, shape, p.loops[depth].var) or 0)
     pages = min(steps, max(1.0, steps * step / pack))
-    if pages * runs > prod(n.value for n in shape) / pack:
+    if pages * runs > prod(shape) / pack:
         yield Walk(p.leaf.name, r.array, p.loops[depth].var, round(pages), steps / pages, 0)
 
-
-def _step(r: Ref, shape: tuple[Num, ...], var: str) -> int:
-    """By how many elements γ moves the reference when the variable moves by one; 0 where that is not linear."""
-    flat: Scalar = Num(0)
-    for i, n in zip(r.index, shape, strict=True):
-        flat = add(multiply(flat, n), i)
-    return abs(affine(flat).get(Var(var), 0))

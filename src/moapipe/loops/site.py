@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal, assert_never
+from typing import assert_never
 
 from moapipe.algebra.function import MONOIDS
 from moapipe.algebra.index import is_entry, is_index
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, op, references, rewrite, text, variables, walk
 from moapipe.errors import LiftError
+from moapipe.loops import pace
 from moapipe.loops.onf import CHIP, Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop, expressions, map_expressions
-
-Place = Literal["tile", "vector", "scalar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Life:
 class Site:
     """A piece of a leaf that is evaluated as a whole or not at all.
 
-    `calls` are the functions of data by name; `work` is the same with a product and the sum that takes it counted as one
+    `place` is where it is done (`loops.pace`). `calls` are the functions of data by name; `work` is the same with a product and the sum that takes it counted as one
     `fma`, and outside of tiles with the `load`s and `store`s that go to memory anew in each iteration. `lives` maps the local arrays in scope to the Alloc that they come from.
     """
 
@@ -45,7 +44,7 @@ class Site:
     stores: tuple[Ref, ...]
     calls: Mapping[str, int]
     work: Mapping[str, int]
-    place: Place
+    place: str
     lives: Mapping[str, Life]
     leaf: Leaf
 
@@ -107,25 +106,20 @@ def _fullest(e: Scalar) -> Scalar:
 
 
 def _leaf(s: Leaf, at: _Scope, spaces: Mapping[str, str]) -> Iterator[Site]:
-    place = _place(s, at.loops, spaces)
+    where = pace.place(s, at.loops, spaces)
     value = op(MONOIDS[s.monoid].function, s.target, s.value) if isinstance(s, Accumulate) else s.value
     for k, (path, loads, calls, work) in enumerate(_arms(value, ())):
         stores = (s.target,) if k == 0 else ()
-        moves = {name: n for name, refs in (("load", loads), ("store", stores)) if (n := _moves(refs, place, at.loops, spaces))}
-        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work + Counter(moves), place, at.lives, s)
+        waits = {pace.link(s, at.loops): 1} if k == 0 and pace.width(where) else {}
+        moves = {name: n for name, refs in (("load", loads), ("store", stores)) if (n := _moves(refs, where, at.loops, spaces))}
+        yield Site(at.loops, (*at.conditions, *s.where, *path), tuple(loads), stores, calls, work + Counter(moves) + Counter(waits), where, at.lives, s)
 
 
-def _moves(refs: Iterable[Ref], place: Place, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> int:
+def _moves(refs: Iterable[Ref], where: str, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> int:
     """Distinct elements in memory that change with the lane, or with the innermost loop where there is none; the others stay in a
     register. Those of a tile are part of the tile."""
     moving = {x.var for x in loops if x.kind == "lane"} or {x.var for x in loops[-1:]}
-    return 0 if place == "tile" else sum(spaces[r.array] not in CHIP and bool(variables(r) & moving) for r in dict.fromkeys(refs))
-
-
-def _place(s: Leaf, loops: tuple[Loop, ...], spaces: Mapping[str, str]) -> Place:
-    if spaces[s.target.array] == "register" and any(x.mark for x in loops):
-        return "tile"
-    return "vector" if any(x.kind == "lane" for x in loops) else "scalar"
+    return 0 if where == "tile" else sum(spaces[r.array] not in CHIP and bool(variables(r) & moving) for r in dict.fromkeys(refs))
 
 
 Arm = tuple[tuple[Scalar, ...], list[Ref], Counter[str], Counter[str]]

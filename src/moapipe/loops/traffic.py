@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import prod
 
@@ -19,16 +19,20 @@ from moapipe.loops.footprint import Census, Image
 from moapipe.loops.interpret import Event
 from moapipe.loops.onf import CHIP, Accumulate, Alloc, Assign, Body, If, Kernel, Leaf, Loop
 from moapipe.loops.site import Site, fullest, sites
+from moapipe.loops.slot import PAGE_BYTES, moves, recent, slots
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes of one array past a level. `read`: fetched because they are loaded. `allocated`: lines whose first touch is a
-    store; a cache that allocates on writes fetches them too, unless the store streams past it. `written`: written back."""
+    store; a cache that allocates on writes fetches them too, unless the store streams past it. `written`: written back.
+    `met`: what is fetched by walks that do not go over all slots of a page, divided by the slots that they go over: as if all lay in
+    one, and fetched one after the other."""
 
     read: int
     allocated: int
     written: int
+    met: int = field(default=0, compare=False)
 
 
 def traffic(
@@ -54,7 +58,7 @@ class Reuse:
         kernel = fullest(kernel)
         self._census = Census({**{s: int(sizes[s]) for s in kernel.sizes}, "threads": threads})
         self._kernel, self._line = kernel, line_bytes
-        self._pack = max(1, line_bytes // element_bytes)
+        self._pack, self._element = max(1, line_bytes // element_bytes), element_bytes
         self._instances, self._sharers = max(1, threads // sharers), min(sharers, threads)
         self._shapes = {a.name: tuple(evaluate(s, self._census.sizes) for s in a.shape) for a in kernel.arrays if a.space not in CHIP}
         self._inside: dict[int, list[Site]] = {}
@@ -62,10 +66,14 @@ class Reuse:
             for statement in (*p.loops, p.leaf):
                 self._inside.setdefault(id(statement), []).append(p)
         self._sets: dict[tuple[object, ...], int] = {}
+        self._met: dict[tuple[object, ...], int] = {}
+        self._indexed = False
 
-    def past(self, capacity_bytes: int) -> dict[str, Traffic]:
-        """Traffic past a cache of that capacity (of one instance)."""
+    def past(self, capacity_bytes: int, *, indexed: bool = False) -> dict[str, Traffic]:
+        """Traffic past a cache of that capacity (of one instance). One that is `indexed` by the place in a page has room for a share of the
+        lines that meet there; others, and caches that hash their addresses, have room for any."""
         lines = capacity_bytes // self._line
+        self._indexed = indexed
         chunks = list(self._cut(self._kernel.body, (), lines))
         return {a: self._array(a, chunks, lines) for a in self._shapes}
 
@@ -78,7 +86,7 @@ class Reuse:
 
     def _array(self, array: str, chunks: list[Chunk], lines: int) -> Traffic:
         """Chunk by chunk; neighbours between which the array's data stay are taken together."""
-        read = allocated = written = 0.0
+        read = allocated = written = met = 0.0
         mine = [(k, c) for k, c in enumerate(chunks) if array in self._touched(c.pieces)]
         while mine:
             pieces, loops = mine[0][1].pieces, mine[0][1].loops
@@ -90,7 +98,8 @@ class Reuse:
             both, stores = (self._lines(array, pieces, loops, what) for what in ("both", "stores"))
             first = min(both, self._lines(array, _before_loads(array, pieces), loops, "stores"))
             read, allocated, written = read + spread * (both - first), allocated + spread * first, written + spread * stores
-        return Traffic(*(round(x) * self._line for x in (read, allocated, written)))
+            met += spread * both * self._meeting(array, pieces)
+        return Traffic(round(read) * self._line, round(allocated) * self._line, round(written) * self._line, round(met * self._line))
 
     def _carried(self, array: str, a: Chunk, b: Chunk, lines: int) -> bool:
         """Does what `a` leaves of the array stay until `b` uses it? Every iteration of a stream must touch all of it."""
@@ -111,20 +120,51 @@ class Reuse:
         group: tuple[Site, ...] = ()
         for s in _statements(body):
             pieces = tuple(self._inside.get(id(s), ()))
-            if self._working_set((*group, *pieces), loops) <= lines:
+            if self._fits((*group, *pieces), loops, lines):
                 group = (*group, *pieces)
                 continue
             if group:
                 yield Chunk(group, loops)
                 group = ()
-            if isinstance(s, Loop) and self._working_set(pieces, (*loops, s)) > lines:
+            if isinstance(s, Loop) and not self._fits(pieces, (*loops, s), lines):
                 yield from self._cut(s.body, (*loops, s), lines)
-            elif isinstance(s, Loop) and self._working_set(pieces, loops) > lines:
+            elif isinstance(s, Loop) and not self._fits(pieces, loops, lines):
                 yield Chunk(pieces, loops, s)
             else:
                 group = pieces
         if group:
             yield Chunk(group, loops)
+
+    def _fits(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...], lines: int) -> bool:
+        """Whether all that one iteration of `loops` touches has room, and, where the cache is indexed, the lines of each array in the slots
+        that they have."""
+        if self._working_set(pieces, loops) > lines:
+            return False
+        share = lines * self._line / PAGE_BYTES
+        return not self._indexed or all(self._part(a, pieces, loops) <= share * self._room(a, pieces, len(loops)) for a in self._touched(pieces))
+
+    def _room(self, array: str, pieces: tuple[Site, ...], depth: int) -> int:
+        """The slots of what the loops from `depth` on touch of an array: those of the reference that has most."""
+        return max(self._slots(p, r, depth, near=False) for p in pieces for r in dict.fromkeys((*p.loads, *p.stores)) if r.array == array)
+
+    def _meeting(self, array: str, pieces: tuple[Site, ...]) -> float:
+        """The share of its lines that the walk which fetches an array asks for one after the other: none where it goes over all slots."""
+        first = next(p for p in pieces if any(r.array == array for r in (*p.loads, *p.stores)))
+        least = min(self._slots(first, r, 0, near=True) for r in (*first.loads, *first.stores) if r.array == array)
+        return 1 / least if least < PAGE_BYTES // self._line else 0.0
+
+    def _slots(self, p: Site, r: Ref, depth: int, *, near: bool) -> int:
+        """The slots of a reference in the loops from `depth` on; of its innermost ones, if only what is `near` in time counts."""
+        key = (id(p), r, depth, near)
+        if key not in self._met:
+            walk = moves(r, self._shapes[r.array], p.loops[depth:], lambda k: self._trips(p.loops[: depth + k + 1]), self._element)
+            every = PAGE_BYTES // self._line
+            self._met[key] = every if walk is None else slots(recent(walk, self._line) if near else walk, self._line)
+        return self._met[key]
+
+    def _trips(self, loops: tuple[Loop, ...]) -> int:
+        """Iterations of the innermost loop in one of the others, on average."""
+        return -(-self._runs(loops) // max(1, self._runs(loops[:-1])))
 
     def _working_set(self, pieces: tuple[Site, ...], loops: tuple[Loop, ...]) -> float:
         """Distinct lines that `pieces` touch in one iteration of `loops`, on average; of all sharers at once."""

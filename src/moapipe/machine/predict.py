@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moapipe.loops import pace
 from moapipe.loops.tally import EXPONENTIALS, Counts
 from moapipe.loops.traffic import Traffic
 from moapipe.machine.rate import LEVELS, MEMORY, Calibration, at
@@ -31,6 +32,8 @@ Past = Mapping[str, Mapping[str, Traffic]]
 FREE = ("neg", "abs", "select", "and", "or", "not")
 """Functions that cost nothing of their own: signs and masks fold into the operations around them."""
 MOVES = ("load", "store")
+WAITS = ("chain", "link")
+"""Steps of a fold that wait for the last one: multiply-adds, and simple operations. They are counted as functions too."""
 SLOW = {"/": 8.0, "sqrt": 8.0, "reciprocal": 8.0, "log": 24.0, "log2": 24.0, "%": 8.0}
 """Work of a function in simple operations, where it is more than one: a division takes the divider for about 8 vector
 operations' time (Fog, Instruction tables, Zen 4: vdivps zmm 5, vdivpd zmm 9, against one half), a logarithm is a polynomial."""
@@ -67,7 +70,8 @@ def predict(
     bandwidth = {level: traffic[level] / first[level] if traffic[level] else at(calibration.bandwidth[_source(level, calibration)].copy, counts.threads) for level in past}
     times = {level: 0.0 if level in kept else t for level, t in first.items()}
     serial, compute = _compute(counts, calibration, dtype)
-    parts = [{level: b.all for level, b in _total(a, streamed).items()} for a in alone] or [traffic] * len(compute)
+    parts = [{level: _seconds(level, b, calibration, counts.threads, bool(streamed)) for level, b in _total(a, streamed).items()} for a in alone]
+    parts = parts or [first] * len(compute)
     shared = [{level: times[level] * _share(part[level], parts, level) for level in past} for part in parts]
     memory = [max(part.values(), default=0.0) for part in shared]
     busy = serial + sum(max(pair) for pair in zip(compute, memory, strict=True))
@@ -79,10 +83,11 @@ def predict(
 
 @dataclass(frozen=True)
 class _Moved:
-    """Bytes past a level: those that are fetched, and all."""
+    """Bytes past a level: those that are fetched, all, and those that walks which meet in a slot fetch one after the other."""
 
     read: int
     all: int
+    met: int
 
 
 def _total(past: Past, streamed: frozenset[str]) -> dict[str, _Moved]:
@@ -90,11 +95,11 @@ def _total(past: Past, streamed: frozenset[str]) -> dict[str, _Moved]:
     out = {}
     for level, arrays in past.items():
         read = sum(t.read + (0 if name in streamed else t.allocated) for name, t in arrays.items())
-        out[level] = _Moved(read, read + sum(t.written for t in arrays.values()))
+        out[level] = _Moved(read, read + sum(t.written for t in arrays.values()), sum(t.met for name, t in arrays.items() if name not in streamed))
     return out
 
 
-def _share(part: int, parts: Sequence[Mapping[str, int]], level: str) -> float:
+def _share(part: float, parts: Sequence[Mapping[str, float]], level: str) -> float:
     whole = sum(p[level] for p in parts)
     return part / whole if whole else 0.0
 
@@ -111,12 +116,12 @@ def _source(level: str, c: Calibration) -> str:
 
 
 def _seconds(level: str, moved: _Moved, c: Calibration, threads: int, streams: bool) -> float:
-    """Time of what passes a level: no faster than a copy moves it all, and than reading fetches. Streaming stores only tell past the
-    last cache."""
+    """Time of what passes a level: no faster than a copy moves it all, than reading fetches, and than columns of pages come. Streaming
+    stores only tell past the last cache."""
     source = _source(level, c)
     found = c.bandwidth[source]
     copying = found.stream if streams and source == MEMORY else found.copy
-    return max(moved.all / at(copying, threads), moved.read / at(found.read, threads))
+    return max(moved.all / at(copying, threads), moved.read / at(found.read, threads), moved.met / at(found.column, threads))
 
 
 def _compute(counts: Counts, c: Calibration, dtype: str) -> tuple[float, list[float]]:
@@ -140,21 +145,35 @@ def _flat(work: Work) -> dict[tuple[str, str], int]:
 
 def work_seconds(work: Work, c: Calibration, dtype: str, threads: int) -> float:
     """Time of work that is shared out evenly, in seconds."""
-    seconds = 0.0
-    for place, names in work.items():
-        alone = c.lanes[dtype] if place == "scalar" else 1
-        for name, n in names.items():
-            seconds += n * (1 if name == "start" else alone) * _each(place, name, c, dtype, threads)
-    return seconds
+    return sum(max(_flowing(place, names, c, dtype, threads), _waiting(place, names, c, dtype, threads)) for place, names in work.items())
+
+
+def _flowing(place: str, names: Mapping[str, int], c: Calibration, dtype: str, threads: int) -> float:
+    """Time where nothing waits for anything; what is narrower than a vector takes as long as one."""
+    lanes = c.lanes[dtype]
+    alone = lanes if place == "scalar" else max(1.0, lanes / pace.width(place)) if pace.width(place) else 1
+    return sum(n * (1 if name == "start" else alone) * _each(place, name, c, dtype, threads) for name, n in names.items())
+
+
+def _waiting(place: str, names: Mapping[str, int], c: Calibration, dtype: str, threads: int) -> float:
+    """Time of a chain's steps, each of which waits for the last, but for those that the processor does beside the next fold."""
+    if not (width := pace.width(place)):
+        return 0.0
+    rates = c.rates[dtype]
+    steps = {name: names.get(name, 0) / width for name in WAITS}
+    all_ = sum(steps.values())
+    left = max(0.0, 1 - names.get("start", 0) * at(rates.ahead, threads) / all_) if all_ else 0.0
+    return left * (steps["chain"] * at(rates.chain, threads) + steps["link"] * at(rates.link, threads)) / threads
 
 
 def _each(place: str, name: str, c: Calibration, dtype: str, threads: int) -> float:
     """Seconds that one function, element or tile adds, all threads at work."""
     rates = c.rates[dtype]
-    if name in FREE:
+    if name in FREE or name in WAITS:
         return 0.0
     if name == "start":
-        return at(rates.start, threads) / threads
+        begun = {"tile": rates.start, "fold": rates.fold}.get(place)
+        return at(begun, threads) / threads if begun else 0.0
     if name in MOVES:
         return element_bytes(dtype) / at(c.bandwidth["L1"].copy, threads) if "L1" in c.bandwidth else 0.0
     if name == "fma":

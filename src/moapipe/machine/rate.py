@@ -12,13 +12,14 @@ from typing import Any, Literal, get_args
 from moapipe.errors import LabError
 from moapipe.machine.locality import Locality
 
-SCHEMA = 2
+SCHEMA = 3
 MEMORY = "memory"
 LEVELS = ("L1", "L2", "L3", MEMORY)
 """Where data may lie, nearest first."""
 Way = Literal["read", "copy", "stream"]
 WAYS: tuple[Way, ...] = get_args(Way)
 """How data are moved: read only, copied through the caches, which fetch a line before it is stored to, or stored past them."""
+MEASURED = (*WAYS, "column")
 
 ByThreads = Mapping[int, float]
 
@@ -28,23 +29,31 @@ class Rates:
     """Operations a second, all threads together. `fma` fused multiply-adds (two flops each) of full vectors from registers;
     `tile` the same in a long register tile that loads its operands; `vector` additions, maxima and the like of full vectors;
     `exp` our exp2; all in elements. `start` seconds from a register tile's last step to the next tile's first, on one thread:
-    the multiply-adds that are under way, the mispredicted end of the loop, the accumulators to memory."""
+    the multiply-adds that are under way, the mispredicted end of the loop, the accumulators to memory. `chain` seconds from a
+    multiply-add to one that needs it, `link` the same of additions; `ahead` steps of a fold that are behind the processor when it
+    begins the next one, which needs none of them; `fold` seconds for the lanes of a vector to become one number, one after the other."""
 
     fma: ByThreads
     tile: ByThreads
     vector: ByThreads
     exp: ByThreads
     start: ByThreads
+    chain: ByThreads
+    link: ByThreads
+    ahead: ByThreads
+    fold: ByThreads
 
 
 @dataclass(frozen=True)
 class Bandwidth:
     """Bytes a second that really move, all threads together, for data that lie in one level: `read` only; `copy` with plain
-    stores, whose lines are fetched before they are written (three bytes move for each copied); `stream` with streaming stores."""
+    stores, whose lines are fetched before they are written (three bytes move for each copied); `stream` with streaming stores;
+    `column` whole lines read one a page, all at the same place in their pages."""
 
     read: ByThreads
     copy: ByThreads
     stream: ByThreads
+    column: ByThreads
 
 
 @dataclass(frozen=True)

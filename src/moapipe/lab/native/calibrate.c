@@ -148,7 +148,41 @@ static struct best rate(double (*loop)(long), long n, int threads) {
     return best;
 }
 
-enum Way { READ, COPY, STREAM };
+/* Folds of `depth` steps, each waiting for the last: a vector of dot products, and a sum of numbers. */
+enum { SHORT = 64, LONG = 256 };
+#define FOLD_LOOP(name, type, lanes, step) \
+    static double name(long n, long depth) { \
+        real x[LONG * lanes] __attribute__((aligned(64))), y[LONG]; \
+        for (int i = 0; i < LONG * lanes; i++) x[i] = (real)1e-3; \
+        for (int i = 0; i < LONG; i++) y[i] = (real)1e-3; \
+        __asm__ volatile("" : : "r"(x), "r"(y) : "memory"); \
+        for (long i = 0; i < n * (LONG / depth); i++) { \
+            type s = {0}; \
+            for (long k = 0; k < depth; k++) s = step; \
+            KEEP(s); \
+        } \
+        return (double)n * (LONG / depth); \
+    }
+FOLD_LOOP(chain, vec, V, s + splat(y[k]) * load(x + k * V))
+FOLD_LOOP(link, real, 1, s + x[k] * y[k])
+static double short_chain(long n) { return chain(n, SHORT); }
+static double long_chain(long n) { return chain(n, LONG); }
+static double short_link(long n) { return link(n, SHORT); }
+static double long_link(long n) { return link(n, LONG); }
+
+/* Vectors whose lanes become one number. */
+static double lanes_loop(long n) {
+    enum { N = 64 };
+    real x[N * V] __attribute__((aligned(64))), y[N];
+    for (int i = 0; i < N * V; i++) x[i] = (real)1e-3;
+    for (long r = 0; r < n; r++) {
+        for (int i = 0; i < N; i++) y[i] = fold_sum(load(x + i * V));
+        __asm__ volatile("" : : "r"(x), "r"(y) : "memory");
+    }
+    return (double)n * N;
+}
+
+enum Way { READ, COPY, STREAM, COLUMN };
 
 static void move(enum Way way, const real *a, real *b, long n) {
     switch (way) {
@@ -159,6 +193,16 @@ static void move(enum Way way, const real *a, real *b, long n) {
             UNROLL
             for (int k = 0; k < 8; k++) s[k] += load(a + i + k * V);
         for (int k = 1; k < 8; k++) s[0] += s[k];
+        KEEP(s[0]);
+        break;
+    }
+    case COLUMN: { /* the first columns of a matrix with rows of a page, so many that as many lines are asked for as there are */
+        enum { LINES = 4096 / 64, PAGE = 4096 / sizeof(real) };
+        real s[4] = {0, 0, 0, 0};
+        for (long c = 0; c < LINES; c++)
+            for (long i = c; i < n; i += 4 * PAGE)
+                for (int k = 0; k < 4; k++) s[k] += i + k * PAGE < n ? a[i + k * PAGE] : 0;
+        s[0] += s[1] + s[2] + s[3];
         KEEP(s[0]);
         break;
     }
@@ -203,8 +247,9 @@ static real *pages(long n) {
 
 /* Bytes that move a second. `bytes` is what one thread works on: one array to read, or two halves to copy. */
 static struct best bandwidth(enum Way way, long bytes, int nearest, int threads) {
-    const long block = 8 * V, n = bytes / (way == READ ? 1 : 2) / (long)sizeof(real) / block * block;
-    const double each = way == READ ? 1 : way == COPY && !nearest ? 3 : 2;
+    const int reads = way == READ || way == COLUMN;
+    const long block = 8 * V, n = bytes / (reads ? 1 : 2) / (long)sizeof(real) / block * block;
+    const double each = reads ? 1 : way == COPY && !nearest ? 3 : 2;
     long repeats = 1 + (32L << 20) / (n * (long)sizeof(real));
     struct best best = nothing();
     int again = 1;
@@ -272,7 +317,7 @@ static struct best clock_rate(void) {
 }
 
 int main(int count, char **words) {
-    static const char *LEVEL[] = {"L1", "L2", "L3", "memory"}, *WAY[] = {"read", "copy", "stream"};
+    static const char *LEVEL[] = {"L1", "L2", "L3", "memory"}, *WAY[] = {"read", "copy", "stream", "column"};
     if (count != 6) return fprintf(stderr, "usage: calibrate THREADS L1 L2 L3 MEMORY\n"), 2;
     const int threads = atoi(words[1]);
     if (threads < 1 || threads > MOST) return fprintf(stderr, "calibrate: 1 to %d threads\n", MOST), 2;
@@ -282,9 +327,14 @@ int main(int count, char **words) {
     tell("", "deep", rate(deep_tiles, 200, threads), 0);
     tell("", "vector", rate(vector_loop, 400000, threads), 0);
     tell("", "exp", rate(exp_loop, 4000, threads), 0);
+    tell("", "short_chain", rate(short_chain, 1600, threads), 0);
+    tell("", "long_chain", rate(long_chain, 1600, threads), 0);
+    tell("", "short_link", rate(short_link, 3200, threads), 0);
+    tell("", "long_link", rate(long_link, 3200, threads), 0);
+    tell("", "lanes", rate(lanes_loop, 4000, threads), 0);
     tell("", "region", region(threads), 1);
     for (int l = 0; l < 4; l++)
-        for (int w = READ; w <= STREAM; w++)
+        for (int w = READ; w <= COLUMN; w++)
             if (atol(words[2 + l]) > 0) tell(LEVEL[l], WAY[w], bandwidth(w, atol(words[2 + l]), l == 0, threads), 0);
     return 0;
 }
