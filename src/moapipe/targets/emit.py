@@ -128,8 +128,8 @@ class _Emitter:
 
         constants = [("at_" + self.names["a:" + s.array.name], self.written(s.offset)) for s in self.space.slots]
         constants += [("at_own", self.written(self.space.shared)), ("own_size", self.written(self.space.slice))]
-        used = "\n".join(lines)
-        kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or re.search(rf"\b{n}\b", used))
+        used = set(re.findall(r"\w+", "\n".join(lines)))
+        kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or n in used)
         sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
         updated = frozenset(self.names["a:" + a.name] for a in self.kernel.arrays if a.becomes)
         extents = {self.names["a:" + a.name]: self.written(elements(a)) for a in self.kernel.arrays if a.space in ("input", "output")}
@@ -195,12 +195,12 @@ class _Emitter:
         scope = ROOT
         for l in (*around, *nest):
             scope = scope.under(l.var, l.lo, l.hi)
+        mine, stored = touched(body), written(body)
         for a in self.kernel.arrays:
-            if a.space in CHIP and a.name in touched(body):
+            if a.space in CHIP and a.name in mine:
                 walker.alloc(a)
         walker.body(body, scope, 0)
-        used = [a for a in self.kernel.arrays if a.space not in CHIP and a.name in touched(body)]
-        stored = written(body)
+        used = [a for a in self.kernel.arrays if a.space not in CHIP and a.name in mine]
         parameters = tuple(Parameter(self.names["a:" + a.name], self.extents(a), a.name in stored) for a in used)
         lines = tuple(walker.lines)
         everything = "\n".join([*lines, *(e for p in parameters for e in p.extents)])

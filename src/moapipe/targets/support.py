@@ -127,13 +127,14 @@ def helpers(body: str, unit: Unit) -> str:
             f"typedef real vec_u __attribute__((vector_size({unit.isa.vector_bytes}), aligned({unit.size}), may_alias));",
             f"typedef int{bits}_t mask __attribute__((vector_size({unit.isa.vector_bytes})));"]
     everything = body + "".join(functions)
-    head += [f"#define {n} {f}{'f' if unit.size == 4 else ''}" for n, f in MATH.items() if re.search(rf"\b{n}\b", everything)]
+    head += [f"#define {n} {f}{'f' if unit.size == 4 else ''}" for n, f in MATH.items() if n in everything and re.search(rf"\b{n}\b", everything)]
     return "\n".join([*head, "", *order, ""])
 
 
 def _collect(body: str, unit: Unit, wanted: dict[str, str]) -> None:
+    called = set(re.findall(r"(\w+)\(", body))
     for name, form in FUNCTIONS.items():
-        if name not in wanted and re.search(rf"\b{name}\(", body):
+        if name in called and name not in wanted:
             function = fill(form, unit)
             _collect(re.sub(rf"\b{name}\(", "", function), unit, wanted)
             wanted[name] = function

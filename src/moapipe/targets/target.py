@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from moapipe.algebra.scalar import Scalar
 from moapipe.loops.onf import Kernel, Kind, Schedule
@@ -19,8 +19,7 @@ LEVELS = {"or": 1, "and": 2, "not": 3, "<": 4, "<=": 4, "==": 4, "+": 5, "-": 5,
 ATOM = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A written expression: its text, how tightly its outermost sign binds, and whether it is a vector of V lanes."""
 
     text: str
