@@ -13,8 +13,8 @@ from math import inf
 from typing import Literal
 
 from moapipe.algebra.index import Affine, Atom, add, affine, combine, constant, expression, floor_div, is_entry, maximum, minimum, subtract
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, variables
-from moapipe.loops.onf import Accumulate, Alloc, Body, Leaf, Loop, leaves, read, statements, written
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, memoised, references, variables
+from moapipe.loops.onf import Accumulate, Body, Leaf, Loop, allocated, leaves, read, written
 
 UNIT: dict[str, float] = {"sum": 0.0, "product": 1.0, "max": -inf, "min": inf}
 
@@ -31,7 +31,7 @@ class Access:
 
 def accesses(body: Body, array: str | None = None) -> Iterator[Access]:
     """Every array reference in program order; an accumulation's target counts once, as a store."""
-    for leaf, loops, conditions in leaves(body):
+    for leaf, loops, conditions in leaves(body, array or ""):
         for e in (*conditions, *leaf.where, leaf.value):
             for r in references(e):
                 if array is None or r.array == array:
@@ -51,7 +51,12 @@ def clash(p: Body, q: Body) -> bool:
 def hull(loop: Loop, inside: frozenset[str] = frozenset()) -> tuple[Scalar, Scalar]:
     """A range that contains the loop's: constant where one side of its min or max is constant, else free of the loop
     variables `inside` where one side is."""
-    return _simplest(loop.lo, "max", inside), _simplest(loop.hi, "min", inside)
+    return (_simplest(loop.lo, "max", inside), _simplest(loop.hi, "min", inside)) if inside else _constant_hull(loop)
+
+
+@memoised
+def _constant_hull(loop: Loop) -> tuple[Scalar, Scalar]:
+    return _simplest(loop.lo, "max", frozenset()), _simplest(loop.hi, "min", frozenset())
 
 
 def _simplest(e: Scalar, name: str, inside: frozenset[str]) -> Scalar:
@@ -136,10 +141,11 @@ def negation(atom: Scalar) -> Scalar:
 
 def _below(form: Affine, loops: tuple[Loop, ...], limit: int) -> bool:
     """form <= limit is proved; loop variables go to the end of their range, innermost first."""
+    atoms = {k.name: k for k in form if isinstance(k, Var)}
     for i in reversed(range(len(loops))):
-        c = form.get(Var(loops[i].var), 0)
-        if c:
-            rest = combine(form, {Var(loops[i].var): c}, -1)
+        if atom := atoms.get(loops[i].var):
+            c = form[atom]
+            rest = {k: v for k, v in form.items() if k is not atom}
             ends = [subtract(e, 1) for e in _last(loops[i])] if c > 0 else list(_alternatives(loops[i].lo, "max"))
             return any(_below(combine(rest, {k: c * v for k, v in affine(e).items()}), loops[:i], limit) for e in ends)
     return _relaxed(form, limit)
@@ -234,6 +240,8 @@ def _alone(leaf: Leaf, loop: Loop) -> bool:
 
 
 def _separates(loop: Loop, touched: Sequence[Access], dim: int) -> bool:
+    if all(x.ref.index[dim] == Var(loop.var) for x in touched):
+        return True
     stride = affine(touched[0].ref.index[dim]).get(Var(loop.var), 0)
     turns = constant(loop.hi) if constant(loop.lo) == 0 else None
     around = abs(stride) * turns if turns else 0
@@ -255,7 +263,7 @@ def _separates(loop: Loop, touched: Sequence[Access], dim: int) -> bool:
 def carried(loop: Loop) -> tuple[str, ...]:
     """Arrays that outlive an iteration, are written in the loop, are not split among its iterations and not only updated
     atomically there: races and folds."""
-    local = {s.array for s in statements(loop.body) if isinstance(s, Alloc)}
+    local = allocated(loop.body)
     return tuple(sorted(x for x in written(loop.body) - local if not own_block(loop, loop, x) and not all_atomic(loop.body, x)))
 
 

@@ -2,25 +2,26 @@
 
 The naive form is fully distributed: one perfect nest a leaf. Lifts fuse and reshape; they never split statements apart.
 An array's layout is the order and the extents of its index tuple, so γ stays row-major on `Array.shape`.
+
+A statement remembers what pure functions found for it (`algebra.scalar.memoised`), and lifts keep the statements that they do
+not touch. Walkers with `of`, a name, leave out what does not mention it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from moapipe.algebra.index import simplify
-from moapipe.algebra.scalar import Ref, Scalar, Var, memoised, references, rewrite, substitute, text, variables
+from moapipe.algebra.scalar import Memo, Ref, Scalar, Var, arrays, children, memoised, rebuild, substitute, text, variables
 from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register", "shared"]
 Kind = Literal["serial", "parallel", "thread", "warp", "unroll", "lane"]
 Schedule = Literal["static", "dynamic", "paired"]
-Memo = dict[str, Any] | None
-"""What pure functions found for a statement (`algebra.scalar.memoised`): lifts keep the statements that they do not touch."""
 LOCAL: tuple[Space, ...] = ("shared", "private", "register")
 """Spaces whose arrays are born at an Alloc: every iteration of a parallel loop has its own."""
 CHIP: tuple[Space, ...] = ("shared", "register")
@@ -66,7 +67,7 @@ class Loop:
     kind: Kind = "serial"
     schedule: Schedule = "static"
     mark: str = ""
-    memo: Memo = field(default=None, init=False, repr=False, compare=False)
+    memo: Memo = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class If:
 
     condition: Scalar
     body: tuple[Stmt, ...]
-    memo: Memo = field(default=None, init=False, repr=False, compare=False)
+    memo: Memo = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Alloc:
     """A shared, private or register array begins to live here, undefined; its scope is the rest of the enclosing body."""
 
     array: str
-    memo: Memo = field(default=None, init=False, repr=False, compare=False)
+    memo: Memo = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Assign:
     where: tuple[Scalar, ...] = ()
     name: str = ""
     ahead: tuple[Ref, ...] = ()
-    memo: Memo = field(default=None, init=False, repr=False, compare=False)
+    memo: Memo = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,15 @@ class Accumulate:
     name: str = ""
     ahead: tuple[Ref, ...] = ()
     atomic: bool = False
-    memo: Memo = field(default=None, init=False, repr=False, compare=False)
+    memo: Memo = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 Leaf = Assign | Accumulate
+Compound = Loop | If
 Stmt = Loop | If | Alloc | Assign | Accumulate
 Body = tuple[Stmt, ...]
-Inner = TypeVar("Inner", bound="Loop | If")
+Inner = TypeVar("Inner", bound=Loop | If)
+Place = tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +142,22 @@ class Kernel:
 # ------------------------------------------------------------------ walkers
 
 
-def leaves(body: Body, loops: tuple[Loop, ...] = (), conditions: tuple[Scalar, ...] = ()) -> Iterator[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]]:
+def leaves(body: Body, of: str = "") -> Iterator[Place]:
     """(leaf, enclosing loops outermost first, enclosing If conditions); a leaf's own guards are in `leaf.where`."""
-    found: list[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]] = []
-    _leaves(body, loops, conditions, found)
+    found: list[Place] = []
+    _leaves(body, of, (), (), found)
     return iter(found)
 
 
-def _leaves(body: Body, loops: tuple[Loop, ...], conditions: tuple[Scalar, ...], found: list[tuple[Leaf, tuple[Loop, ...], tuple[Scalar, ...]]]) -> None:
+def _leaves(body: Body, of: str, loops: tuple[Loop, ...], conditions: tuple[Scalar, ...], found: list[Place]) -> None:
     for s in body:
+        if of and of not in mentions(s):
+            continue
         match s:
             case Loop():
-                _leaves(s.body, (*loops, s), conditions, found)
+                _leaves(s.body, of, (*loops, s), conditions, found)
             case If():
-                _leaves(s.body, loops, (*conditions, s.condition), found)
+                _leaves(s.body, "" if of in arrays(s.condition) else of, loops, (*conditions, s.condition), found)
             case Assign() | Accumulate():
                 found.append((s, loops, conditions))
             case Alloc():
@@ -165,7 +170,7 @@ def statements(body: Body) -> Iterator[Stmt]:
     """Every statement, parents first."""
     for s in body:
         yield s
-        if isinstance(s, Loop | If):
+        if isinstance(s, Compound):
             yield from statements(s.body)
 
 
@@ -188,14 +193,13 @@ def _own(s: Stmt) -> tuple[Scalar, ...]:
 
 
 def map_statements(body: Body, f: Callable[[Stmt], Body], of: str = "") -> Body:
-    """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay. With `of`, what does
-    not mention that name is left alone."""
+    """Bottom-up rewrite; `f` returns what replaces a statement. Where nothing is replaced, the same objects stay."""
     out: list[Stmt] = []
     for s in body:
         if of and of not in mentions(s):
             out.append(s)
             continue
-        if isinstance(s, Loop | If):
+        if isinstance(s, Compound):
             s = with_body(s, map_statements(s.body, f, of))
         out += f(s)
     return body if same(out, body) else tuple(out)
@@ -203,7 +207,10 @@ def map_statements(body: Body, f: Callable[[Stmt], Body], of: str = "") -> Body:
 
 def with_body(s: Inner, body: Body) -> Inner:
     """`s` around another body; `s` itself when it is the same, so that what was found for it is not lost."""
-    return s if same(s.body, body) else replace(s, body=body)
+    if same(s.body, body):
+        return s
+    new = Loop(s.var, s.lo, s.hi, body, s.kind, s.schedule, s.mark) if isinstance(s, Loop) else If(s.condition, body)
+    return new  # type: ignore[return-value]
 
 
 def same(p: Sequence[Stmt], q: Sequence[Stmt]) -> bool:
@@ -217,12 +224,13 @@ def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
     assert isinstance(target, Ref)
     value, where = f(leaf.value), tuple(f(w) for w in leaf.where)
     ahead = tuple(r for r in map(f, leaf.ahead) if isinstance(r, Ref))
-    same = target is leaf.target and value is leaf.value and all(map(is_, (*where, *ahead), (*leaf.where, *leaf.ahead)))
-    return leaf if same else replace(leaf, target=target, value=value, where=where, ahead=ahead)
+    if target is leaf.target and value is leaf.value and all(map(is_, (*where, *ahead), (*leaf.where, *leaf.ahead))):
+        return leaf
+    return replace(leaf, target=target, value=value, where=where, ahead=ahead)
 
 
 def map_expressions(body: Body, f: Callable[[Scalar], Scalar], of: str = "") -> Body:
-    """Apply `f` to every expression: bounds, conditions, guards, targets and values; `of` as in `map_statements`."""
+    """Apply `f` to every expression: bounds, conditions, guards, targets and values."""
 
     def go(s: Stmt) -> Body:
         match s:
@@ -240,77 +248,97 @@ def map_expressions(body: Body, f: Callable[[Scalar], Scalar], of: str = "") -> 
     return map_statements(body, go, of)
 
 
-def map_references(e: Scalar, f: Callable[[Ref], Scalar]) -> Scalar:
+def map_references(e: Scalar, f: Callable[[Ref], Scalar], of: str = "") -> Scalar:
     """Rewrite every array reference (inner ones first)."""
-    return rewrite(e, lambda x: f(x) if isinstance(x, Ref) else x)
+    inside = arrays(e)
+    if not inside or (of and of not in inside):
+        return e
+    e = rebuild(e, tuple(map_references(c, f, of) for c in children(e)))
+    return f(e) if isinstance(e, Ref) else e
+
+
+def map_array(body: Body, array: str, f: Callable[[Ref], Scalar]) -> Body:
+    """Replace every reference to an array."""
+    return map_expressions(body, lambda e: map_references(e, lambda r: f(r) if r.array == array else r, array), array)
 
 
 def rename_variables(body: Body, names: dict[str, str]) -> Body:
     """Rename loop variables, at their loops and everywhere they are used."""
-    body = map_expressions(body, lambda e: substitute(e, {k: Var(v) for k, v in names.items()}))
-    return map_statements(body, lambda s: (replace(s, var=names.get(s.var, s.var)),) if isinstance(s, Loop) else (s,))
+    new = {k: Var(v) for k, v in names.items()}
+    body = map_expressions(body, lambda e: substitute(e, new))
+    return map_statements(body, lambda s: (replace(s, var=names[s.var]),) if isinstance(s, Loop) and s.var in names else (s,))
 
 
-def written(body: Body) -> frozenset[str]:
+# ------------------------------------------------------------------ names
+
+
+def gathered(own: Callable[[Stmt], Iterable[str]]) -> Callable[[Body], frozenset[str]]:
+    """The names that `own` gives for the statements of a body and for all inside them, remembered for each statement."""
+    key = own.__name__
+
+    def found(s: Stmt) -> frozenset[str]:
+        if key not in s.memo:
+            s.memo[key] = (names(s.body) if isinstance(s, Compound) else frozenset()).union(own(s))
+        return s.memo[key]  # type: ignore[no-any-return]
+
+    def names(body: Body) -> frozenset[str]:
+        return found(body[0]) if len(body) == 1 else frozenset().union(*map(found, body))
+
+    names.__name__, names.__doc__ = key, own.__doc__
+    return names
+
+
+@gathered
+def written(s: Stmt) -> Iterable[str]:
     """Arrays that some leaf writes."""
-    return frozenset().union(*map(_written, body))
+    return (s.target.array,) if isinstance(s, Leaf) else ()
 
 
-@memoised
-def _written(s: Stmt) -> frozenset[str]:
-    match s:
-        case Loop() | If():
-            return written(s.body)
-        case Assign() | Accumulate():
-            return frozenset((s.target.array,))
-        case Alloc():
-            return frozenset()
+@gathered
+def definitions(s: Stmt) -> Iterable[str]:
+    """Names of the definitions that have a leaf here."""
+    return (s.name,) if isinstance(s, Leaf) else ()
 
 
-def read(body: Body) -> frozenset[str]:
+@gathered
+def read(s: Stmt) -> Iterable[str]:
     """Arrays that some leaf reads, or a bound around it; an accumulation reads its target."""
-    return frozenset().union(*map(_read, body))
-
-
-@memoised
-def _read(s: Stmt) -> frozenset[str]:
     match s:
         case Loop() | If():
-            return read(s.body) | (_arrays(_own(s)) if _definitions(s) else frozenset())
+            return frozenset().union(*map(arrays, _own(s))) if definitions((s,)) else ()
         case Assign() | Accumulate():
             folded = (s.target.array,) if isinstance(s, Accumulate) else ()
-            return _arrays((s.value, *s.where)).union(folded)
+            return arrays(s.value).union(folded, *map(arrays, s.where))
         case Alloc():
-            return frozenset()
+            return ()
 
 
-def _arrays(parts: tuple[Scalar, ...]) -> frozenset[str]:
-    return frozenset(r.array for e in parts for r in references(e))
+@gathered
+def allocated(s: Stmt) -> Iterable[str]:
+    """Arrays that are born here."""
+    return (s.array,) if isinstance(s, Alloc) else ()
 
 
-def definitions(body: Body) -> frozenset[str]:
-    """Names of the definitions that have a leaf here."""
-    return frozenset().union(*map(_definitions, body))
-
-
-@memoised
-def _definitions(s: Stmt) -> frozenset[str]:
-    match s:
-        case Loop() | If():
-            return definitions(s.body)
-        case Assign() | Accumulate():
-            return frozenset((s.name,))
-        case Alloc():
-            return frozenset()
+@gathered
+def binds(s: Stmt) -> Iterable[str]:
+    """Variables of the loops here."""
+    return (s.var,) if isinstance(s, Loop) else ()
 
 
 @memoised
 def mentions(s: Stmt) -> frozenset[str]:
-    """Every array and variable that a statement mentions or binds."""
-    parts = (*_own(s), *s.ahead) if isinstance(s, Leaf) else _own(s)
-    mine = {s.var} if isinstance(s, Loop) else {s.array} if isinstance(s, Alloc) else set()
-    inner = s.body if isinstance(s, Loop | If) else ()
-    return _arrays(parts).union(mine, *map(variables, parts), *map(mentions, inner))
+    """Every array, variable and definition that a statement mentions or binds."""
+    parts = _own(s)
+    match s:
+        case Loop():
+            mine: frozenset[str] = frozenset((s.var,)).union(*map(mentions, s.body))
+        case If():
+            mine = frozenset().union(*map(mentions, s.body))
+        case Assign() | Accumulate():
+            parts, mine = (*parts, *s.ahead), frozenset((s.name,))
+        case Alloc():
+            mine = frozenset((s.array,))
+    return mine.union(*map(variables, parts), *map(arrays, parts))
 
 
 # ------------------------------------------------------------------ show, hash

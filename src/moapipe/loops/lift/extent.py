@@ -87,17 +87,18 @@ def _discharged(loop: Loop) -> Loop:
         for s in body:
             if isinstance(s, Loop):
                 inner = go(s.body, (*loops, s))
-                out += (replace(s, body=inner),) if inner else ()
+                out += (with_body(s, inner),) if inner else ()
             elif isinstance(s, If):
                 out.append(with_body(s, go(s.body, loops)))
             elif isinstance(s, Leaf):
                 if not any(never(w, loops) for w in s.where):
-                    out.append(replace(s, where=tuple(w for w in s.where if not always(w, loops))))
+                    where = tuple(w for w in s.where if not always(w, loops))
+                    out.append(s if where == s.where else replace(s, where=where))
             else:
                 out.append(s)
         return tuple(out)
 
-    return replace(loop, body=go(loop.body, (loop,)))
+    return with_body(loop, go(loop.body, (loop,)))
 
 
 def clip(k: Kernel, *, axis: str, only: Names = (), within: str = "") -> Kernel:

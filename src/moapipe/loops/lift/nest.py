@@ -32,12 +32,12 @@ from moapipe.loops.onf import (
     Loop,
     Schedule,
     Stmt,
+    binds,
     definitions,
     leaves,
     map_statements,
     mentions,
     read,
-    statements,
     with_body,
     written,
 )
@@ -48,7 +48,7 @@ def split(k: Kernel, *, axis: str, by: int, outer: str, inner: str, only: Names 
     known(k, "split", only)
     if by < 1:
         raise refusal("split", axis, f"the tile size is {by}, it must be at least 1")
-    used = {s.var for s in statements(k.body) if isinstance(s, Loop) and s.var == axis} | set(k.sizes)
+    used = binds(k.body) & {axis} | set(k.sizes)
     if {outer, inner} & used or outer == inner:
         raise refusal("split", axis, f"names {outer}, {inner} are not new", "give each part a name of its own")
     found: list[Loop] = []

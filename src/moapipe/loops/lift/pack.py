@@ -20,7 +20,7 @@ from moapipe.loops.lift.scope import (
     refusal,
     with_arrays,
 )
-from moapipe.loops.onf import Alloc, Array, Assign, Body, Kernel, Leaf, Loop, Stmt, map_references, map_statements, written
+from moapipe.loops.onf import Alloc, Array, Assign, Body, Kernel, Leaf, Loop, Stmt, map_references, map_statements, mentions, written
 
 
 def stage(k: Kernel, *, array: str, into: str, index: Names, at: str = "", only: Names = (), fill: float | None = None) -> Kernel:
@@ -46,19 +46,19 @@ def stage(k: Kernel, *, array: str, into: str, index: Names, at: str = "", only:
     def redirect(s: Stmt) -> Body:
         if not isinstance(s, Leaf) or (only and s.name not in only):
             return (s,)
-        return (replace(s, value=map_references(s.value, lambda r: target if r.array == array else r)),)
+        return (replace(s, value=map_references(s.value, lambda r: target if r.array == array else r, array)),)
 
     pad = fill if len(copy) > 1 else None
     if at and any(array in written((l,)) for u in uses for l in u.loops if l.var == at):
         raise refusal("stage", f"{array} {at}", f"{array} is written inside the loop {at}", "stage it where it is complete")
     if at:
-        body = _placed_in(map_statements(k.body, redirect), at, (Alloc(into), *copy), into)
+        body = _placed_in(map_statements(k.body, redirect, array), at, (Alloc(into), *copy), into)
         return with_arrays(k, body, add=(Array(into, extents, "private", pad),))
     last = max((i for i, s in enumerate(k.body) if array in written((s,))), default=-1)
     first = min(i for i, s in enumerate(k.body) if any(x.leaf.name == u.leaf.name for u in uses for x in accesses((s,), array) if not x.store))
     if a.space == "private" or last >= first:
         raise refusal("stage", array, f"{array} is written in the nest that reads it", "give `at` a loop in which it is complete")
-    done = map_statements(k.body, redirect)
+    done = map_statements(k.body, redirect, array)
     return with_arrays(k, (*done[: last + 1], *copy, *done[last + 1 :]), add=(Array(into, extents, "workspace", pad),))
 
 
@@ -100,11 +100,11 @@ def _placed_in(body: Body, at: str, copy: Body, into: str) -> Body:
     """Put the copy at the start of the loops `at` whose bodies read it."""
 
     def go(s: Stmt) -> Body:
-        if isinstance(s, Loop) and s.var == at and any(True for _ in accesses(s.body, into)):
+        if isinstance(s, Loop) and s.var == at and into in mentions(s):
             return (replace(s, body=(*copy, *s.body)),)
         return (s,)
 
-    return map_statements(body, go)
+    return map_statements(body, go, into)
 
 
 def fill(k: Kernel, *, definition: str, value: float, axis: str = "", name: str = "") -> Kernel:

@@ -23,6 +23,7 @@ from moapipe.loops.onf import (
     Leaf,
     Loop,
     Stmt,
+    binds,
     definitions,
     leaves,
     map_expressions,
@@ -30,7 +31,6 @@ from moapipe.loops.onf import (
     mentions,
     read,
     same,
-    statements,
     with_body,
     written,
 )
@@ -48,7 +48,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def axes_of(body: Body) -> str:
-    return listed(s.var for s in statements(body) if isinstance(s, Loop))
+    return listed(binds(body))
 
 
 def some_of(body: Body, only: Names) -> bool:
@@ -85,7 +85,7 @@ def temporary(k: Kernel, lift: str, array: str) -> Array:
 
 def fresh(k: Kernel, lift: str, *names: str) -> None:
     """Refuse names that an array, a size or a loop variable already has."""
-    taken = {a.name for a in k.arrays} | set(k.sizes) | {s.var for s in statements(k.body) if isinstance(s, Loop)}
+    taken = binds(k.body).union(k.sizes, (a.name for a in k.arrays))
     if clash := set(names) & taken:
         raise refusal(lift, listed(clash), "the name is taken", "choose another name")
 
@@ -118,7 +118,7 @@ def is_within(around: Sequence[Loop], var: str) -> bool:
 
 def replaced(body: Body, by: dict[str, Scalar]) -> Body:
     """Substitute variables everywhere; index arithmetic is simplified, arithmetic on data keeps its order."""
-    return map_expressions(body, lambda e: tidied(substitute(e, by)) if variables(e) & set(by) else e)
+    return map_expressions(body, lambda e: e if variables(e).isdisjoint(by) else tidied(substitute(e, by)))
 
 
 def tidied(e: Scalar) -> Scalar:
@@ -159,7 +159,7 @@ def without_alloc(body: Body, array: str) -> Body:
 
 def only_leaf(body: Body, name: str, lift: str) -> tuple[Leaf, tuple[Loop, ...]]:
     """The one leaf of a definition and its loops."""
-    found = [(leaf, loops) for leaf, loops, _ in leaves(body) if leaf.name == name]
+    found = [(leaf, loops) for leaf, loops, _ in leaves(body, name) if leaf.name == name]
     if len(found) != 1:
         raise refusal(lift, name, f"{name} has {len(found)} leaves, one is needed", f"definitions are {listed(definitions(body))}")
     return found[0]
@@ -168,7 +168,7 @@ def only_leaf(body: Body, name: str, lift: str) -> tuple[Leaf, tuple[Loop, ...]]
 def only_fold(k: Kernel, name: str, lift: str) -> tuple[Accumulate, tuple[Loop, ...]]:
     """The one accumulation of a definition and its loops."""
     known(k, lift, (name,))
-    found = [(leaf, loops) for leaf, loops, _ in leaves(k.body) if leaf.name == name and isinstance(leaf, Accumulate)]
+    found = [(leaf, loops) for leaf, loops, _ in leaves(k.body, name) if leaf.name == name and isinstance(leaf, Accumulate)]
     if len(found) != 1:
         raise refusal(lift, name, f"{name} has {len(found)} folds, one is needed")
     return found[0]

@@ -31,12 +31,12 @@ from moapipe.loops.onf import (
     Kernel,
     Loop,
     Stmt,
+    binds,
     leaves,
-    map_expressions,
-    map_references,
+    map_array,
     map_statements,
+    mentions,
     read,
-    statements,
     with_body,
 )
 from moapipe.loops.team import owned, owners
@@ -65,16 +65,14 @@ def _contracted(k: Kernel, array: str) -> Kernel:
     outer = frozenset(l.var for l in common)
     windows = [_from_zero(*_window(touched, d, outer, array, common[-1].var), outer) for d in range(len(a.shape))]
     for low, high in windows:
-        if loose := (variables(low) | variables(high)) & {s.var for s in statements(k.body) if isinstance(s, Loop)}:
+        if loose := (variables(low) | variables(high)) & binds(k.body):
             raise refusal("contract", f"{array} {common[-1].var}", f"its extent would change with {listed(loose)}", "keep a bound in sizes on the loop")
     kept = [d for d, (low, high) in enumerate(windows) if low != high]
 
     def narrow(r: Ref) -> Scalar:
-        if r.array != array:
-            return r
         return Ref(array, tuple(subtract(_inner(r.index[d], outer), windows[d][0]) for d in kept))
 
-    body = map_expressions(k.body, lambda e: map_references(e, narrow), array)
+    body = map_array(k.body, array, narrow)
     shape = tuple(add(subtract(windows[d][1], windows[d][0]), 1) for d in kept)
     body = _allocated(without_alloc(body, array), tuple(l.var for l in common), array)
     return with_arrays(k, body, change=(replace(a, shape=shape, space="private"),))
@@ -127,7 +125,7 @@ def _allocated(body: Body, path: Names, array: str) -> Body:
         return (Alloc(array), *body)
     out: list[Stmt] = []
     for s in body:
-        if isinstance(s, Loop) and s.var == path[0] and any(True for _ in accesses((s,), array)):
+        if isinstance(s, Loop) and s.var == path[0] and array in mentions(s):
             s = with_body(s, _allocated(s.body, path[1:], array))
         out.append(s)
     return tuple(out)
@@ -151,10 +149,7 @@ def alias(k: Kernel, *, array: str, onto: str) -> Kernel:
             raise refusal("alias", f"{array} {onto}", f"{leaf.name} reads {onto} at another place, which may be overwritten already", "contract both first")
         elif seen and (leaf.target.array == onto or onto in {r.array for r in reads}):
             raise refusal("alias", f"{array} {onto}", f"{onto} is still used by {leaf.name} after {array} is stored")
-    rename = {array: onto}
-    body = map_expressions(
-        without_alloc(k.body, array), lambda e: map_references(e, lambda r: Ref(rename.get(r.array, r.array), r.index))
-    )
+    body = map_array(without_alloc(k.body, array), array, lambda r: Ref(onto, r.index))
     return with_arrays(k, body, change=(replace(old, outside=new.outside),))
 
 
@@ -175,10 +170,10 @@ def block(k: Kernel, *, array: str, dim: int, by: int) -> Kernel:
         split[x.ref] = (expression(whole), expression(part))
 
     def cut(r: Ref) -> Scalar:
-        return Ref(array, (*r.index[:dim], *split[r], *r.index[dim + 1 :])) if r.array == array else r
+        return Ref(array, (*r.index[:dim], *split[r], *r.index[dim + 1 :]))
 
     shape = (*a.shape[:dim], ceil_div(a.shape[dim], by), add(by), *a.shape[dim + 1 :])
-    return with_arrays(k, map_expressions(k.body, lambda e: map_references(e, cut)), change=(replace(a, shape=shape),))
+    return with_arrays(k, map_array(k.body, array, cut), change=(replace(a, shape=shape),))
 
 
 def layout(k: Kernel, *, array: str, order: tuple[int, ...]) -> Kernel:
@@ -188,10 +183,9 @@ def layout(k: Kernel, *, array: str, order: tuple[int, ...]) -> Kernel:
         raise refusal("layout", array, f"{list(order)} does not permute its {len(a.shape)} dimensions")
 
     def turn(r: Ref) -> Scalar:
-        return Ref(array, tuple(r.index[d] for d in order)) if r.array == array else r
+        return Ref(array, tuple(r.index[d] for d in order))
 
-    body = map_expressions(k.body, lambda e: map_references(e, turn))
-    return with_arrays(k, body, change=(replace(a, shape=tuple(a.shape[d] for d in order)),))
+    return with_arrays(k, map_array(k.body, array, turn), change=(replace(a, shape=tuple(a.shape[d] for d in order)),))
 
 
 def pad_extent(k: Kernel, *, array: str, dim: int, to: int = 1, more: int = 0) -> Kernel:
@@ -246,7 +240,7 @@ def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1) 
         return (replace(s, ahead=(*s.ahead, *(Ref(array, tuple(simplify(substitute(i, later)) for i in r.index)) for r in found))),)
 
     known(k, "prefetch", (definition,))
-    body = map_statements(k.body, ask)
+    body = map_statements(k.body, ask, definition)
     if not seen or by < 1:
         raise refusal("prefetch", f"{array} {axis}", f"{definition} reads no element of {array} that changes with {axis}" if not seen else f"by = {by}",
                       "name a loop around the definition that strides through the array")
