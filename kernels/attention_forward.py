@@ -26,8 +26,8 @@ FORMS = {
 def visible(alignment: str) -> Expr:
     """Key k is visible to query q where k ≤ q + offset: offset 0 aligns the first query with the first key (PyTorch's
     is_causal), offset kv_len − q_len the last query with the last key. Shape ⟨q_len kv_len⟩."""
-    offset = moa.size("0" if alignment == "top_left" else "kv_len - q_len")
-    return moa.transpose(moa.outer("<=", moa.iota("kv_len"), moa.iota("q_len") + offset))
+    last = moa.iota("q_len") if alignment == "top_left" else moa.iota("q_len") + moa.size("kv_len - q_len")
+    return moa.transpose(moa.outer("<=", moa.iota("kv_len"), last))
 
 
 def definitions(form: str) -> Definitions:

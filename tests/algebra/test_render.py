@@ -31,6 +31,8 @@ FORMULAS: list[tuple[Scalar, str, str, str]] = [
      r"\operatorname{exp2}\left(S_{i,k} - z\right)"),
     (Fold("sum", "p", Num(0), Var("n"), Op("*", (Ref("A", (Var("p"),)), Var("c")))), "+ red[0 ≤ p < n] (⟨p⟩ψA × c)", "sum(0 <= p < n: A[p] * c)",
      r"\sum_{0 \le p < n} A_{p} \times c"),
+    (Op("-", (Op("neg", (Fold("sum", "p", Num(0), Var("n"), Ref("A", (Var("p"),))),)), Fold("max", "p", Num(0), Var("n"), Ref("A", (Var("p"),))))),
+     "−(+ red[0 ≤ p < n] (⟨p⟩ψA)) − (⌈ red[0 ≤ p < n] (⟨p⟩ψA))", "-sum(0 <= p < n: A[p]) - max(0 <= p < n: A[p])", r"-\left(\sum_{0 \le p < n} A_{p}\right) - \left(\max_{0 \le p < n} A_{p}\right)"),
     (Op("max", (Ref("q_x", (Op("+", (Var("i"), Num(1))),)), Num(0))), "⟨(i + 1)⟩ψq_x ⌈ 0", "max(q_x[i + 1], 0)", r"\max\left(\mathit{q\_x}_{i + 1}, 0\right)"),
 ]
 
@@ -45,6 +47,12 @@ def test_operators_are_written_in_every_style(e: moa.Expr, style: str) -> None:
     s = expr_text(e, style)
     assert s and "{r}" not in s and "{v}" not in s
     check_form(s, style)
+
+
+def test_iota_counts_to_a_scalar_and_the_odometer_through_a_vector() -> None:
+    """ι n has the shape ⟨n⟩, ι ⟨n⟩ the shape ⟨n 1⟩: what is written is what is meant."""
+    assert [expr_text(moa.iota("n"), s) for s in STYLES[:3]] == ["ι n", "iota n", r"\iota\, n"]
+    assert expr_text(moa.iota("n + 1")) == "ι (n + 1)" and expr_text(moa.iota(["n"])) == "ι ⟨n⟩"
 
 
 def check_form(s: str, style: str) -> None:

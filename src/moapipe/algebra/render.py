@@ -20,7 +20,7 @@ Written = tuple[str, int]                          # text, and how tightly it bi
 _INFINITY = {"moa": "∞", "ascii": "inf", "latex": r"\infty", "mathml": "<mi>∞</mi>"}
 _MINUS = {"moa": "−", "ascii": "-", "latex": "-", "mathml": "<mo>−</mo>"}
 _CELLS = {"moa": ("⍺", "⍵"), "ascii": ("alpha", "omega"), "latex": (r"\alpha", r"\omega"), "mathml": ("<mi>⍺</mi>", "<mi>⍵</mi>")}
-_FOLD = {"moa": ("{f} red[{lo} ≤ {v} < {hi}] ({0})", CALL), "ascii": ("{m}({lo} <= {v} < {hi}: {0})", CALL),
+_FOLD = {"moa": ("{f} red[{lo} ≤ {v} < {hi}] ({0})", 0), "ascii": ("{m}({lo} <= {v} < {hi}: {0})", CALL),
          "latex": (r"{x}_{{{lo} \le {v} < {hi}}} {r}", 5),
          "mathml": ("<mrow><munder>{s}<mrow>{lo}<mo>≤</mo>{v}<mo>&lt;</mo>{hi}</mrow></munder>{r}</mrow>", 5)}
 _MATHML_FOLD = {"sum": "<mo>∑</mo>", "product": "<mo>∏</mo>", "max": "<mo>max</mo>", "min": "<mo>min</mo>"}
@@ -167,7 +167,9 @@ def _operator(e: Apply, style: Style) -> str:
     c = _column(style)
     symbols = [FUNCS[MONOIDS[f].function if f in MONOIDS else f].symbol[c] for f in e.data.functions]
     args = [_tight(_expr(a, style), CALL, style) for a in e.args]
-    fields = {"v": vector_text(e.data.vector, style), "f": symbols[0] if symbols else "", "g": symbols[-1] if symbols else "",
+    length = e.operator == "iota"   # ι n counts to a scalar n; of a vector ⟨n⟩ it would be the odometer, an array of shape ⟨n 1⟩
+    vector = _tight(_scalar(e.data.vector[0], style, element), CALL, style) if length else vector_text(e.data.vector, style)
+    fields = {"v": vector, "f": symbols[0] if symbols else "", "g": symbols[-1] if symbols else "",
               "l": args[0] if len(args) == 2 else "", "r": args[-1] if args else "", "b": "" if e.body is None else _body(e.body, style)}
     return OPS[e.operator].template[c].format(**fields).lstrip()
 

@@ -28,7 +28,7 @@ CHAIN, LIKE, DEFINITION, MASKED, UNFOLD, INVARIANCE = "chain rule", "like terms"
 RULES = {
     CHAIN: "dA[j] = Σ over every read A[index(i)] in a definition D[i] = f(…, A[index(i)], …) of [index(i) = j] · dD[i] · ∂f/∂A",
     LIKE: "terms that differ by order, by names of summed variables and by coefficients are added; what they share stands before the bracket",
-    DEFINITION: "Σ_k f(i, k) = D[i] where D[i] ≡ Σ_k f(i, k): a definition stands for what equals it",
+    DEFINITION: "f(i) = D[i] where D[i] ≡ f(i), f a sum over a fold or a scalar function: a definition stands for what equals it",
     MASKED: "[c]·x = x where a factor of x is 0 outside c: exp(−∞ − m) = 0, m > −∞",
     UNFOLD: "D[i] = f(i) where D[i] ≡ f(i), and Σ_k c·x[k] = c·Σ_k x[k]",
     INVARIANCE: "x − x = 0 in every term, so dA = 0: the result does not depend on A. "
