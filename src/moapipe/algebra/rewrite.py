@@ -76,7 +76,7 @@ class Reducer:
             cells = tuple(_cell(f, a) for f, a in zip(pull.frames, e.args, strict=True))
             parts = (fill(e.body, e.data.depth, cells),)
         value = rewrite(pull.value, lambda x: Ref("0", x.index) if isinstance(x, Ref) and x.array == "cell" else x)
-        if index or e.operator not in ("pointwise", "psi"):   # Θ ψ (A f B) is A f B, Θ ψ (p ψ A) is p ψ A: nothing to tell
+        if index or e.operator != "pointwise":   # Θ ψ (A f B) is A f B: nothing to tell
             self._note(e.operator, index, e, Pending(value, parts))
         return self._go_on(value, parts)
 
