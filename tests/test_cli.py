@@ -88,6 +88,7 @@ def test_options_are_named_as_axes() -> None:
     (("show", "attention_forward", "--stage", "cost", "--at", "B=2,n=5"), "set d"),
     (("show", "attention_forward", "--stage", "dnf", "--at", "B=2"), "--stage cost"),
     (("show", "attention_forward", "--stage", "source", "--format", "latex"), "--format text or json"),
+    (("chart", "--experiment", "config/smoke.yaml"), "run the stage that makes it"),
     (("call", "attention_forward", "--input", "nowhere.npz", "--output", "x.npz"), "nowhere.npz"),
     (("collect", "--experiment", "config/smok.yaml"), "did you mean 'smoke'"),
     (("predict", "matmul", "--form", "nn", "--dtype", "f16", "--experiment", "config/smoke.yaml"), "its groups"),
@@ -199,7 +200,7 @@ def test_call_says_which_shapes_do_not_conform(checkout: Path) -> None:
 
 def test_points_are_read_as_written() -> None:
     assert axis.point("B=2,n=2048, d=64") == {"B": 2, "n": 2048, "d": 64}
-    for wrong in ("B", "B=", "B=-1", "B=two"):
+    for wrong in ("B", "B=", "B=-1", "B=two", "B=1.5", "B=2,B=2", "B=1,n=2,B=3", "B=9999999999999999"):
         with pytest.raises(ConfigError):
             axis.point(wrong)
 

@@ -1,5 +1,6 @@
 """Calling a kernel on a user's arrays: every stage gives the same, shapes teach, leading axes come back."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import moapipe
-from moapipe.errors import ConfigError, LabError
+from moapipe.errors import ConfigError, LabError, RecordError
 from moapipe.lab.call import STAGES, call, call_file
 from moapipe.lab.place import root
 
@@ -121,6 +122,46 @@ def test_from_python_in_one_line_and_from_a_file(checkout, tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK")
     with pytest.raises(LabError, match="cannot read arrays"):
         call_file("attention_forward", tmp_path / "bad.npz", tmp_path / "out.npz", root=checkout)
+
+
+@pytest.mark.parametrize("content", ["", "text", "cut", "flipped", "array", "objects"])
+def test_what_holds_no_arrays_is_one_message(checkout, tmp_path, content):
+    path = tmp_path / "in.npz"
+    np.savez(path, Q=Q, K=K, V=V)
+    whole = path.read_bytes()
+    match content:
+        case "array":
+            with path.open("wb") as f:
+                np.save(f, Q)
+        case "objects":
+            np.savez(path, Q=np.array([None]), K=K, V=V)
+        case _:
+            path.write_bytes({"": b"", "text": b"hello", "cut": whole[: len(whole) // 2], "flipped": whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]}[content])
+    with pytest.raises(LabError) as e:
+        call_file("attention_forward", path, tmp_path / "out.npz", root=checkout)
+    assert "numpy.savez" in e.value.hint and not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("target", ["reference", "onf"])
+@pytest.mark.parametrize("wrong", [Q + 1j, Q.astype(str), np.zeros(Q.shape, "M8[s]"), np.zeros(Q.shape, [("re", "f8")]), Q.astype(object)], ids=lambda x: str(x.dtype))
+def test_what_is_no_real_number_is_never_cast(checkout, wrong, target):
+    with pytest.raises(LabError, match=r"Q holds .*, no real numbers"):
+        call("attention_forward", Q=wrong, K=K, V=V, variant="online", target=target, root=checkout)
+
+
+def test_what_is_no_file_is_not_replaced(checkout, tmp_path):
+    """As a device is none: `--output /dev/null` must not take its place."""
+    np.savez(tmp_path / "in.npz", Q=Q, K=K, V=V)
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(RecordError, match="is no file"):
+        call_file("attention_forward", tmp_path / "in.npz", tmp_path / "out", root=checkout)
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_a_single_row_has_no_leading_axes(checkout):
+    made = call("rmsnorm", x=Q[0], gamma=np.ones(4), root=checkout)
+    assert made["z"].shape == (4,) and made["rinv"].shape == ()
+    np.testing.assert_allclose(made["z"], call("rmsnorm", x=Q, gamma=np.ones(4), root=checkout)["z"][0])
 
 
 def test_importing_the_package_is_light():

@@ -70,6 +70,16 @@ def test_what_is_not_run_is_refused_with_a_reason(repository):
     ("isa: avx512", "isa: avx512\nmachine: locale", "cannot read it", "did you mean 'local'?"),
     ("{plain: {n: 4}}", "{plane: {n: 4}}", "no variant of toy 'plane'", "did you mean 'plain'?"),
     ("    at:", "    forms: [casual]\n    at:", "no form of toy 'casual'", "did you mean 'causal'?"),
+    ("n: [4, 8]", 'n: "8"', "kernels.toy.at.0.n: should be a valid integer, or should be a list; found '8'", "without quotes"),
+    ("n: [4, 8]", 'n: ["8"]', "kernels.toy.at.0.n", ""),
+    ("n: [4, 8]", "n: true", "kernels.toy.at.0.n", ""),
+    ("n: [4, 8]", "n: []", "kernels.toy.at.0.n", ""),
+    ("n: [4, 8]", f"n: {10**15}", "kernels.toy.at.0.n", ""),
+    ("isa: avx512", "isa: avx512\ntime_box_s: .inf", "time_box_s: should be a finite number", ""),
+    *(("isa: avx512", f"isa: avx512\n{axis}: []", axis, "") for axis in ("placements", "memories", "wait_policies", "runtimes", "believed_cpus")),
+    *(("    at:", f"    {axis}: []\n    at:", f"kernels.toy.{axis}", "") for axis in ("targets", "dtypes")),
+    *(("    at:", f"    {axis}: [{v}, {v}]\n    at:", f"{axis}: {v} is named twice", "dataset")
+      for axis, v in (("targets", "c"), ("dtypes", "f32"), ("variants", "plain"), ("forms", "full"), ("yardsticks", "copy"))),
 ])
 def test_a_wrong_experiment_teaches(repository, old, new, message, hint):
     edit(repository, old, new)

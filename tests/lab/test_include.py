@@ -59,7 +59,7 @@ def test_without_a_form_conditions_stay():
 
 
 @pytest.mark.parametrize(("item", "message"), [
-    ({"include": {"variant": "v", "named": 1}}, "cannot be read"),
+    ({"include": {"variant": "v", "named": 1}}, "unknown key named"),
     ({"include": {"variant": "v"}, "when": "causal"}, "a condition inside a condition"),
     ({"include": {"variant": "v", "form": "f"}}, "no option transposed"),
 ])  # fmt: skip

@@ -55,8 +55,66 @@ def test_scan_does_not_run_the_file(repository):
     with (repository / "kernels/toy.py").open("a") as f:
         f.write("\nraise RuntimeError('run')\n")
     scan("toy", repository)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ConfigError, match="the file fails: RuntimeError: run"):
         load("toy", repository)
+
+
+@pytest.mark.parametrize("line", ["import nosuchmodule", "from moapipe.algebra.expr import nosuch", "1 / 0", "undefined", "raise SystemExit(0)"])
+def test_what_a_file_raises_when_it_runs_is_one_message_with_its_line(repository, line):
+    path = repository / "kernels/toy.py"
+    last = len(path.read_text().splitlines()) + 1
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(ConfigError, match="the file fails") as e:
+        load("toy", repository)
+    assert e.value.where == f"kernels/toy.py:{last}"
+
+
+def test_what_a_function_of_the_file_raises_is_one_message_with_its_line(repository):
+    path = repository / "kernels/toy.py"
+    last = len(path.read_text().splitlines()) + 3
+    path.write_text(f"{path.read_text()}\ndef reference(xp, inputs, form):\n    return {{}}['nosuch']\n")
+    for arguments, where in ((({}, {}, {}), f"kernels/toy.py:{last}"), ((), "kernels/toy.py")):
+        with pytest.raises(ConfigError, match=r"reference fails: (KeyError|TypeError)") as e:
+            load("toy", repository).call("reference", *arguments)
+        assert e.value.where == where
+
+
+@pytest.mark.parametrize("made", [None, 3, {}, {"other": 1}, {"out": 1, "more": 2}])
+def test_a_function_gives_what_it_must(repository, made):
+    scan("toy", repository).gives("reference", {"out": 1}, ("out",))
+    with pytest.raises(ConfigError, match="reference gives") as e:
+        scan("toy", repository).gives("reference", made, ("out",))
+    assert "out" in e.value.hint
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("SIZES", "'rows'"), ("SIZES", "3"), ("SIZES", "()"), ("SIZES", "(1, 2)"), ("PARAMETERS", "3"), ("PARAMETERS", "{'n': 1}"), ("PARAMETERS", "{'n': 'rows'}"),
+    ("FORMS", "{}"), ("FORMS", "['full']"), ("FORMS", "{'full': None}"), ("FORMS", "{1: {}}"),
+])
+def test_literals_of_another_shape_are_refused(repository, name, value):
+    with (repository / "kernels/toy.py").open("a") as f:
+        f.write(f"\n{name} = {value}\n")
+    with pytest.raises(ConfigError, match=f"{name} cannot be") as e:
+        scan("toy", repository)
+    assert e.value.hint.startswith(name)
+
+
+@pytest.mark.parametrize(("file", "content", "says"), [
+    ("toy.py", b"# \xe9\n", "UTF-8"), ("toy.py", b"\0", "syntax error"), ("toy.py", None, "no kernel"),
+    ("toy.yaml", b"\xff\xfe\x00", "UTF-8"), ("toy.yaml", b"\x00", "not YAML"), ("toy.yaml", b"{}", "no variant"), ("toy.yaml", b"", "should be a mapping"),
+    ("toy.yaml", b"? [a, b]\n: x\n", "is no key"), ("toy.yaml", b"1: {about: x, targets: [c]}", "key 1 is no word"), ("toy.yaml", b"v: {about: x, targets: []}", "v.targets"),
+    ("toy.yaml", b"v: {about: x, targets: c}", "should be a list"), ("toy.yaml", b"v: {about: x, targets: [c], params: {A: true}}", "v.params.A"),
+    ("toy.yaml", b"v: {about: x, targets: [c], lifts: [{include: {}}]}", "key variant is missing"),
+    ("toy.yaml", b"v: {about: x, targets: [c], lifts: [{include: {varyant: a}}]}", "unknown key varyant"),
+    ("toy.yaml", b"v: {about: x, targets: [c], lifts: [{include: null}]}", "should be a mapping"),
+])
+def test_what_is_no_kernel_file_is_refused(repository, file, content, says):
+    path = repository / "kernels" / file
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as e:
+        scan("toy", repository)
+    assert "pydantic" not in str(e.value)
 
 
 def test_load_gives_the_functions(repository):

@@ -277,10 +277,11 @@ _AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: 
 
 def parse(source: str) -> Scalar:
     """An index expression, or a condition on such, from its canonical text (as manifests and variant files hold it)."""
+    unread = AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers; nothing divides by 0")
 
     def go(n: ast.expr) -> Scalar:
         match n:
-            case ast.Constant(value=int() as v):
+            case ast.Constant(value=int() as v) if not isinstance(v, bool) and v < 1 << 62:
                 return Num(v)
             case ast.Name(id=name):
                 return Var(name)
@@ -293,7 +294,10 @@ def parse(source: str) -> Scalar:
             case ast.Call(func=ast.Name(id="min" | "max" | "and_" | "or_" | "not_" as f), args=args):
                 return Op(f.rstrip("_"), tuple(go(a) for a in args))
             case _:
-                raise AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers")
+                raise unread
 
     readable = re.sub(r"\b(and|or|not)\(", r"\1_(", source)   # functions here, keywords in Python
-    return simplify(go(ast.parse(readable, mode="eval").body))
+    try:
+        return simplify(go(ast.parse(readable, mode="eval").body))
+    except (SyntaxError, ZeroDivisionError) as e:
+        raise unread from e

@@ -49,11 +49,16 @@ def group_of(e: Experiment, kernel: str, form: str, dtype: str) -> Group:
 
 
 def point(text: str) -> dict[str, int]:
-    """`B=2,n=2048,d=64` as {"B": 2, "n": 2048, "d": 64}. ConfigError for anything else."""
+    """`B=2,n=2048,d=64` as {"B": 2, "n": 2048, "d": 64}. ConfigError for anything else, for a name that stands twice and for a size that
+    nothing has."""
     out: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
         if not value.strip().isdecimal():
             raise ConfigError(f"{part!r} is no size", where="--at", hint="write --at B=2,n=2048,d=64")
+        if int(value) > experiment.LARGEST:
+            raise ConfigError(f"{part!r} is larger than {experiment.LARGEST}", where="--at", hint="--stage cost without --at gives closed forms for all sizes")
+        if name.strip() in out:
+            raise ConfigError(f"{name.strip()} stands twice", where="--at", hint="keep one of the two")
         out[name.strip()] = int(value)
     return out

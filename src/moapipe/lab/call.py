@@ -12,6 +12,7 @@ from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ def call(
     choose(target, STAGES, "stage", kernel)
     form = form or next(iter(file.forms))
     file.form(form)
-    given = {k: np.asarray(v) for k, v in {**(inputs or {}), **arrays}.items()}
+    given = _numbers({**(inputs or {}), **arrays}, kernel)
     start = denotation(kernel, form, place).dnf
     flat, leading = collapse(file, start, given)
     flat, sizes = complete(file, start, flat)
@@ -60,6 +61,7 @@ def call(
     match target:
         case "reference":
             out = file.call("reference", np, flat, form)
+            file.gives("reference", out, start.outputs)
         case "dnf":
             made = meaning(start, flat, sizes)
             out = {o: made[o] for o in start.outputs}
@@ -70,6 +72,14 @@ def call(
             d = derive(build, place)
             out = interpret(d.schedule.kernel, sizes, typed, threads=threads).outputs if target == "onf" else _compiled(d, place, machine, typed, sizes, threads)
     return {name: restore(value, leading, start, name, file) for name, value in out.items()}
+
+
+def _numbers(given: Mapping[str, Any], kernel: str) -> Arrays:
+    """A caller's arrays. LabError for what is no array of real numbers: a cast would drop imaginary parts, and read text and dates."""
+    out = {k: np.asarray(v) for k, v in given.items()}
+    if wrong := next((k for k, v in out.items() if v.dtype.kind not in "biuf"), None):
+        raise LabError(f"{wrong} holds {out[wrong].dtype}, no real numbers", where=kernel, hint="give float32 or float64; for complex numbers, their parts one by one")
+    return out
 
 
 def _first(file: KernelFile, form: str, target: str) -> str:
@@ -188,7 +198,7 @@ def restore(value: NDArray[Any], leading: Leading | None, dnf: Dnf, name: str, f
     behind = _behind(file, tuple(e for _, e in dnf.normal(name).axes))
     if leading is None or not behind:
         return value
-    return value.reshape(*(leading.alone if behind == 1 else leading.grouped), *value.shape[behind:])
+    return value.reshape((leading.alone if behind == 1 else leading.grouped) + value.shape[behind:])
 
 
 def _shape(shape: tuple[Any, ...]) -> str:
@@ -197,11 +207,16 @@ def _shape(shape: tuple[Any, ...]) -> str:
 
 def call_file(kernel: str, source: Path, out: Path, **options: Any) -> Arrays:
     """`call` on the arrays of an .npz file, its outputs written to another (whole or not at all)."""
+    hint = "write it with numpy.savez(path, Q=…, K=…)"
     try:
-        with np.load(source) as data:
-            given = {k: data[k] for k in data.files}
-    except (OSError, ValueError) as e:
-        raise LabError(f"cannot read arrays: {e}", where=str(source), hint="write it with numpy.savez(path, Q=…, K=…)") from e
+        with source.open("rb") as content:
+            data = np.load(content)
+            if not isinstance(data, np.lib.npyio.NpzFile):
+                raise LabError("holds one array without a name", where=str(source), hint=hint)
+            with data:
+                given = {k: data[k] for k in data.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as e:
+        raise LabError(f"cannot read arrays: {e}", where=str(source), hint=hint) from e
     made = call(kernel, given, **options)
     write_arrays(out, made)
     return made

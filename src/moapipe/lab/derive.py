@@ -147,6 +147,8 @@ def denotation(kernel: str, form: str, root: Path) -> Denotation:
 @lru_cache(maxsize=256)
 def _denotation(kernel: KernelFile, form: str) -> Denotation:
     definitions = kernel.call("definitions", form)
+    if not isinstance(definitions, Definitions | Adjoint):
+        raise ConfigError(f"definitions gives {type(definitions).__name__}", where=kernel.where, hint="it must give Definitions, or an Adjoint of some")
     dnf, steps = denote(kernel.name, definitions)
     return Denotation(kernel, form, definitions, steps, dnf, dnf_hash(dnf))
 

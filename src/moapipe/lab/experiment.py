@@ -45,7 +45,10 @@ LAUNCHED = ("cuda",)
 """Targets whose device binaries a machine with a device measures (lab/gpu.py)."""
 RATES = rate.SCHEMA  # of calibration.json: a machine is calibrated again when predictions divide by something new
 PROTOCOL = "4"  # raise when the way of measuring changes: records of two protocols never join, and what was measured is measured again
-Size = Annotated[int, Field(ge=0)]
+LARGEST = 1 << 40
+"""Above this a size is a slip of the hand, and products of a few of them would not fit 64 bits."""
+Size = Annotated[int, Field(ge=0, le=LARGEST)]
+Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]
 
 
@@ -117,7 +120,7 @@ class Case:
 
 
 class Work(Strict):
-    """What an experiment asks of one kernel. Empty lists mean all: every form, variant, target (that a variant has), dtype.
+    """What an experiment asks of one kernel. Forms and variants that are not named are all that there are; nothing is named twice.
 
     `at` is a list of grids: each maps size parameters to one value or a list, and stands for all combinations.
     `limits` keeps slow or large variants from large sizes: {variant: {parameter: largest value}}; what lies beyond is refused
@@ -127,10 +130,10 @@ class Work(Strict):
 
     forms: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    targets: tuple[TargetName, ...] = ("c", "fortran")
-    dtypes: tuple[Literal["f32", "f64"], ...] = ("f32", "f64")
-    at: tuple[dict[str, Size | tuple[Size, ...]], ...] = Field(min_length=1)
-    limits: dict[str, dict[str, int]] = Field(default={})
+    targets: tuple[TargetName, ...] = Field(default=("c", "fortran"), min_length=1)
+    dtypes: tuple[Literal["f32", "f64"], ...] = Field(default=("f32", "f64"), min_length=1)
+    at: tuple[dict[str, Size | Sizes], ...] = Field(min_length=1)
+    limits: dict[str, dict[str, Size]] = Field(default={})
     yardsticks: tuple[Way, ...] = ()
 
 
@@ -151,18 +154,18 @@ class ExperimentFile(Strict):
     about: str = ""
     machine: str = "local"
     isa: str = "auto"
-    threads: tuple[PositiveInt | Literal["all"], ...] = (1,)
+    threads: tuple[PositiveInt | Literal["all"], ...] = Field(default=(1,), min_length=1)
     cores: tuple[PositiveInt, ...] = ()
     threads_per_core: tuple[PositiveFloat, ...] = ()
-    placements: tuple[str, ...] = ("compact",)
-    memories: tuple[str, ...] = ("owner",)
-    wait_policies: tuple[str, ...] = ("short",)
-    runtimes: tuple[str, ...] = ("libgomp",)
-    believed_cpus: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    placements: tuple[str, ...] = Field(default=("compact",), min_length=1)
+    memories: tuple[str, ...] = Field(default=("owner",), min_length=1)
+    wait_policies: tuple[str, ...] = Field(default=("short",), min_length=1)
+    runtimes: tuple[str, ...] = Field(default=("libgomp",), min_length=1)
+    believed_cpus: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
     nodes: PositiveInt = 1
     launches: Annotated[int, Field(ge=3)] = 3
     samples: Annotated[int, Field(ge=20)] = 20
-    time_box_s: PositiveFloat = 20.0
+    time_box_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     interval: Annotated[float, Field(gt=0, lt=1)] = 0.02
     baseline: bool = True
     seed: int = 0
@@ -263,6 +266,10 @@ def _check_sweep(file: ExperimentFile, where: str) -> None:
 
 
 def _check_work(kernel: KernelFile, work: Work, where: str) -> None:
+    for key in ("forms", "variants", "targets", "dtypes", "yardsticks"):
+        named = getattr(work, key)
+        if again := next((x for i, x in enumerate(named) if x in named[:i]), None):
+            raise ConfigError(f"{key}: {again} is named twice", where=where, hint="one measurement of a case belongs in a dataset")
     for form in work.forms:
         choose(form, list(kernel.forms), f"form of {kernel.name}", where)
     for variant in (*work.variants, *work.limits):

@@ -20,10 +20,13 @@ from moapipe.errors import RecordError
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write `content` to `path` at once; on failure the old file is untouched and nothing is left beside it.
 
-    Raises RecordError when the disk is full or the place cannot be written.
+    Raises RecordError when the disk is full, the place cannot be written, or what is there is no plain file: a rename would take a
+    device's place.
     """
     temporary: str | None = None
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("what is there is no file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as out:

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from pydantic import Field
 
 from moapipe.errors import ConfigError
-from moapipe.lab.document import Strict
+from moapipe.lab.document import Strict, parse
 from moapipe.loops.lift import LIFTS
 from moapipe.loops.lift.scope import Names
 
@@ -46,10 +46,7 @@ def includes(lifts: Sequence[Mapping[str, Any]], where: str) -> tuple[Include, .
 
 
 def _read(item: Mapping[str, Any], where: str) -> Include:
-    try:
-        return Include.model_validate(item["include"])
-    except ValueError as e:
-        raise ConfigError(f"include {item['include']} cannot be read: {e}", where=where, hint=f"its keys are {', '.join(Include.model_fields)}") from e
+    return parse(Include, item["include"], f"{where}: include")
 
 
 def written_out(lifts: Sequence[Mapping[str, Any]], find: Callable[[Include], tuple[Lifts, Mapping[str, Any]]], where: str) -> Lifts:

@@ -11,7 +11,8 @@ import ast
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -22,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, RootModel, field_validator
 
-from moapipe.errors import ConfigError
+from moapipe.errors import ConfigError, MoapipeError
 from moapipe.lab.document import Strict, choose, read_yaml
 from moapipe.lab.document import load as load_yaml
 from moapipe.lab.include import Include, includes, written_out
@@ -34,7 +35,11 @@ FAMILIES: dict[str, tuple[TargetName, ...]] = {
 }
 """Languages that a variant names together: texts of threads for GPUs; loops under directives that move them to a device."""
 DTYPES = ("f32", "f64")
-LITERALS = ("SIZES", "PARAMETERS", "FORMS")
+SHAPES = {
+    "SIZES": 'SIZES = ("q_len", "d") names each size once', "PARAMETERS": 'PARAMETERS = {"n": ("q_len", "kv_len")} names the sizes that each one sets',
+    "FORMS": 'FORMS = {"full": {}, "causal": {"causal": True}} gives each form its options, the first is the default',
+}
+LITERALS = tuple(SHAPES)
 PLAIN = {"bool": bool, "int": int, "str": str, "dict": dict, "tuple": tuple, "list": list, "range": range, "zip": zip, "enumerate": enumerate}
 FUNCTIONS = ("definitions", "inputs", "reference", "baseline", "error_bound", "useful_flops", "lower_bound")
 
@@ -45,7 +50,7 @@ class Variant(Strict):
     it is written for (empty: all). `lifts` are items and lists of them. `deterministic`: the result is the same bit for bit in every run and with any number of threads; tests hold it to that."""
 
     about: str
-    targets: tuple[TargetName, ...]
+    targets: tuple[TargetName, ...] = Field(min_length=1)
     forms: tuple[str, ...] = ()
     deterministic: bool = True
     inline: tuple[str, ...] = ()
@@ -57,12 +62,12 @@ class Variant(Strict):
     @field_validator("targets", mode="before")
     @classmethod
     def _families(cls, names: Any) -> Any:
-        return [t for n in names for t in FAMILIES.get(str(n), (n,))] if isinstance(names, list) else names
+        return tuple(t for n in names for t in FAMILIES.get(str(n), (n,))) if isinstance(names, list) else names
 
     @field_validator("lifts", mode="before")
     @classmethod
     def _spliced(cls, lifts: Any) -> Any:
-        return _spliced(lifts)
+        return tuple(_spliced(lifts)) if isinstance(lifts, list) else lifts
 
 
 def _spliced(v: Any) -> Any:
@@ -109,15 +114,23 @@ class KernelFile:
         return tuple(n for n, v in self.variants.items() if form in (v.forms or (form,)) and target in (*v.targets, ""))
 
     def call(self, function: str, *args: Any) -> Any:
-        """Run a function of the kernel file."""
+        """Run a function of the kernel file. ConfigError: what it raises, with its line."""
         if self.module is None:
             raise ConfigError(f"{self.where} was scanned, not loaded", where=self.name)
-        return getattr(self.module, function)(*args)
+        with _blamed(self.path, function):
+            return getattr(self.module, function)(*args)
+
+
+    def gives(self, function: str, made: Any, outputs: Sequence[str]) -> None:
+        """ConfigError unless what a function of the file gave has a value for each output and no other."""
+        found = sorted(made) if isinstance(made, dict) else repr(made)
+        if found != sorted(outputs):
+            raise ConfigError(f"{function} gives {found}", where=self.where, hint=f"it must give {{name: value}} for {', '.join(outputs)}")
 
 
 def names(root: Path) -> tuple[str, ...]:
     """Every kernel of kernels/, in text order."""
-    return tuple(sorted(p.stem for p in (root / "kernels").glob("*.py") if not p.stem.startswith("_")))
+    return tuple(sorted(p.stem for p in (root / "kernels").glob("*.py") if p.is_file() and not p.stem.startswith("_")))
 
 
 def scan(name: str, root: Path) -> KernelFile:
@@ -142,6 +155,8 @@ def _scan(name: str, root: Path, stamp: object) -> KernelFile:
 def _variants(name: str, root: Path, forms: Mapping[str, Mapping[str, Any]], inside: tuple[tuple[str, str], ...] = ()) -> dict[str, Variant]:
     """The variants of kernels/<name>.yaml with their includes written out."""
     found = load_yaml(Variants, root / "kernels" / f"{name}.yaml", f"kernels/{name}.yaml").root
+    if not found:
+        raise ConfigError("it has no variant", where=f"kernels/{name}.yaml", hint="plain: {about: the naive loop nest, targets: [c, fortran]} is one")
     return {v: _included(name, v, found, root, forms, inside) for v in found}
 
 
@@ -231,11 +246,25 @@ def _load(name: str, root: Path, stamp: object) -> KernelFile:
         raise ConfigError("cannot be imported", where=kernel.where)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    with _importable(others):
+    with _importable(others), _blamed(kernel.path, "the file"):
         spec.loader.exec_module(module)
     if lacking := [f for f in FUNCTIONS if not callable(getattr(module, f, None))]:
         raise ConfigError(f"has no {', '.join(lacking)}", where=kernel.where, hint="docs/architecture.md lists what a kernel file holds")
     return replace(kernel, module=module)
+
+
+@contextmanager
+def _blamed(path: Path, what: str) -> Iterator[None]:
+    """What a kernel file raises is its author's to mend: ConfigError with the last line of the file that was reached. Our own errors,
+    and memory that runs out, stay as they are."""
+    try:
+        yield
+    except (MoapipeError, MemoryError):
+        raise
+    except (Exception, SystemExit) as e:
+        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if Path(frame.filename) == path]
+        where = f"kernels/{path.name}" + (f":{lines[-1]}" if lines else "")
+        raise ConfigError(f"{what} fails: {type(e).__name__}: {e}", where=where, hint="the line is the last one of the file that was reached") from e
 
 
 @contextmanager
@@ -312,7 +341,9 @@ def _tree(path: Path, where: str) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as e:
-        raise ConfigError(f"syntax error: {e.msg}", where=f"{where}:{e.lineno}") from e
+        raise ConfigError(f"syntax error: {e.msg}", where=f"{where}:{e.lineno or 1}", hint=(e.text or "").strip()) from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"this is no text in UTF-8: {e.reason} at byte {e.start}", where=where, hint="save it as UTF-8") from e
 
 
 def _bare(tree: ast.Module) -> ast.Module:
@@ -338,7 +369,22 @@ def _literals(tree: ast.Module, where: str) -> dict[str, Any]:
                     raise ConfigError(f"{name} cannot be worked out alone: {e}", where=f"{where}:{node.lineno}", hint=hint) from e
     if lacking := [n for n in LITERALS if n not in out]:
         raise ConfigError(f"has no {', '.join(lacking)}", where=where, hint="docs/architecture.md lists what a kernel file holds")
+    for name, right in (("SIZES", _are_words(out["SIZES"])), ("PARAMETERS", _are_rows(out["PARAMETERS"], _are_words)), ("FORMS", _are_rows(out["FORMS"], _is_mapping))):
+        if not right:
+            raise ConfigError(f"{name} cannot be {out[name]!r}", where=where, hint=SHAPES[name])
     return out
+
+
+def _are_words(v: Any) -> bool:
+    return isinstance(v, tuple | list) and bool(v) and all(isinstance(x, str) for x in v)
+
+
+def _is_mapping(v: Any) -> bool:
+    return isinstance(v, dict)
+
+
+def _are_rows(v: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(v, dict) and bool(v) and all(isinstance(k, str) and holds(x) for k, x in v.items())
 
 
 def _check_parameters(sizes: tuple[str, ...], parameters: Mapping[str, tuple[str, ...]], where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moapipe.errors import LabError
+from moapipe.errors import ConfigError, LabError
 from moapipe.lab.buffer import DTYPES
 from moapipe.lab.kernel import KernelFile
 from moapipe.lab.scenario import Scenario
@@ -60,7 +60,7 @@ def _baseline(kernel: KernelFile, form: str, inputs: Arrays) -> tuple[Arrays, st
     try:
         name, run = kernel.call("baseline", torch, {k: torch.from_numpy(np.array(v)) for k, v in inputs.items()}, form)
         return {k: v.numpy() for k, v in run().items()}, name
-    except (RuntimeError, IndexError, ValueError):  # an axis of length 0, mostly
+    except (ConfigError, RuntimeError, IndexError, ValueError):  # an axis of length 0, mostly
         return {}, ""
 
 

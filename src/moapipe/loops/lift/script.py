@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from moapipe.algebra.index import constant, parse, simplify
 from moapipe.algebra.scalar import Num, Scalar, substitute
-from moapipe.errors import LiftError
+from moapipe.errors import AlgebraError, LiftError
 from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
 from moapipe.loops.lift.extent import clip, once, split_range, stretch, sweep
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold, spread
@@ -90,7 +90,7 @@ def apply_script(
             refused = _refusal(kernel, name, given, str(item["refused"])) if "refused" in item else ""
             kernel = kernel if refused else LIFTS[name].apply(kernel, **given)
             verify(kernel)
-        except LiftError as e:
+        except (LiftError, AlgebraError) as e:
             raise LiftError(e.message, where=f"lift {n}, {e.where or name}", hint=e.hint) from e
         steps.append(LiftStep(name, tuple(given.items()), kernel, refused))
     swept = sweep(kernel)
@@ -125,7 +125,7 @@ def _item(item: Mapping[str, Any], n: int, form: Mapping[str, Any]) -> tuple[boo
 def _arguments(lift: Lift, given: Mapping[str, Any], params: Mapping[str, int], k: Kernel) -> dict[str, Any]:
     """Check the names and read every value by its annotation."""
     parameters = {n: p for n, p in inspect.signature(lift.apply).parameters.items() if n != "k"}
-    if unknown := set(given) - set(parameters):
+    if unknown := {str(n) for n in given} - set(parameters):
         raise LiftError(f"unknown argument {listed(unknown)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
     if missing := [n for n, p in parameters.items() if p.default is p.empty and n not in given]:
         raise LiftError(f"missing argument {listed(missing)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
@@ -138,7 +138,7 @@ def _value(hint: Any, v: Any, where: str, params: Mapping[str, int], k: Kernel) 
         return _integer(v, where, params)
     if hint == Names and isinstance(v, str | list | tuple):
         return _names(v, k)
-    if hint == tuple[int, ...]:
+    if hint == tuple[int, ...] and isinstance(v, list | tuple):
         return tuple(_integer(x, where, params) for x in v)
     if hint in (Scalar, Scalar | None):
         return simplify(substitute(parse(str(v)), {n: Num(x) for n, x in params.items()}))
