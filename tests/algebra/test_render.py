@@ -49,6 +49,11 @@ def test_operators_are_written_in_every_style(e: moa.Expr, style: str) -> None:
     check_form(s, style)
 
 
+def test_words_in_mathml_keep_their_distance() -> None:
+    """MathML trims the blanks of a text: words want spaces of their own."""
+    assert "<mspace" in expr_text(moa.reduce("sum", moa.array("A", "n")), "mathml")
+
+
 def test_iota_counts_to_a_scalar_and_the_odometer_through_a_vector() -> None:
     """ι n has the shape ⟨n⟩, ι ⟨n⟩ the shape ⟨n 1⟩: what is written is what is meant."""
     assert [expr_text(moa.iota("n"), s) for s in STYLES[:3]] == ["ι n", "iota n", r"\iota\, n"]

@@ -99,6 +99,13 @@ def test_a_formula_that_is_no_xml_is_shown_in_glyphs(markup: str) -> None:
     assert "<math" not in html and '<code class="mathml">a &lt; b</code>' in html
 
 
+def test_a_gradients_steps_stand_apart_from_the_reduction() -> None:
+    side = {"mathml": "<mi>x</mi>", "moa": "x", "ascii": "x", "latex": "x"}
+    document = {"steps": [{"definition": d, "law": law, "before": side, "after": side} for d, law in (("z", "psi"), ("z", "saved"), ("dx", "chain rule"))]}
+    assert [(name, [s["law"] for s in steps]) for name, steps in chapter.steps(document)] == [("z", ["psi"])]
+    assert [(name, [s["law"] for s in steps]) for name, steps in chapter.steps(document, adjoint=True)] == [("z", ["saved"]), ("dx", ["chain rule"])]
+
+
 def test_changes_mark_new_lines_strike_old_ones_and_leave_out_the_rest() -> None:
     before = "\n".join(f"line {k}" for k in range(30))
     html = chapter.changes(before, before.replace("line 15", "fresh < line    # scores"))
@@ -168,26 +175,26 @@ def test_filters_and_text_narrow_the_table_and_the_charts(visit: Callable[..., o
     rows = metrics.frame(record.read(archive_folder / "data" / "dataset.nc"))
     chosen = rows[(rows["status"] == "measured") & (rows["variant"] == "tiled")].iloc[0]
     page = visit()
-    every = page.locator("tbody tr").count()
+    every = page.locator("#cases tbody tr").count()
     page.select_option("[data-filter=kernel]", "matmul")
     page.select_option("[data-filter=target]", chosen["target"])
-    assert set(texts(page, "tbody td:nth-child(1)")) == {"matmul"} and set(texts(page, "tbody td:nth-child(4)")) == {chosen["target"]}
+    assert set(texts(page, "#cases tbody td:nth-child(1)")) == {"matmul"} and set(texts(page, "#cases tbody td:nth-child(4)")) == {chosen["target"]}
     page.fill("#q", f"tiled n={chosen['n']}")
-    assert page.locator("tbody tr").count() == 1 and texts(page, "#count") == [f"1 of {every} cases"]
+    assert page.locator("#cases tbody tr").count() == 1 and texts(page, "#count") == [f"1 of {every} cases"]
     page.locator("#figure-predicted").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('#figure-predicted .mark-symbol.role-mark path').length === 1")
     page.fill("#q", "no such case")
     assert page.locator("#none").is_visible()
     page.wait_for_selector("#figure-predicted .empty")
     page.click("#reset")
-    assert page.locator("tbody tr").count() == every
+    assert page.locator("#cases tbody tr").count() == every
 
 
 @browsing
 def test_a_click_on_a_header_sorts_up_then_down_then_not(visit: Callable[..., object]) -> None:
     page = visit()
-    unsorted = texts(page, "tbody td:nth-child(8)")
-    seconds = "[...document.querySelectorAll('tbody tr')].map(r => cases[r.dataset.case].median_seconds)"
+    unsorted = texts(page, "#cases tbody td:nth-child(8)")
+    seconds = "[...document.querySelectorAll('#cases tbody tr')].map(r => cases[r.dataset.case].median_seconds)"
     for direction, order in (("ascending", 1), ("descending", -1)):
         page.click("[data-sort=median_seconds]")
         found = [s for s in page.evaluate(seconds) if s is not None]
@@ -195,13 +202,13 @@ def test_a_click_on_a_header_sorts_up_then_down_then_not(visit: Callable[..., ob
         assert page.locator("th[aria-sort]").get_attribute("aria-sort") == direction
         assert page.evaluate(seconds)[-1] is None  # unknown stands last, both ways
     page.click("[data-sort=median_seconds]")
-    assert texts(page, "tbody td:nth-child(8)") == unsorted
+    assert texts(page, "#cases tbody td:nth-child(8)") == unsorted
 
 
 @browsing
 def test_the_keyboard_reaches_a_case_and_leaves_it(visit: Callable[..., object]) -> None:
     page = visit()
-    page.locator("tbody tr:nth-child(2) a").focus()
+    page.locator("#cases tbody tr:nth-child(2) a").focus()
     page.keyboard.press("Enter")
     assert page.locator("dialog[open]").count() == 1 and "case=1" in page.url
     page.keyboard.press("ArrowRight")
@@ -235,8 +242,8 @@ def test_from_a_case_to_its_evidence(link: str, shows: str, visit: Callable[...,
     page.wait_for_selector("main section")
     assert shows in page.inner_text("main")
     page.click(".kicker a")
-    page.wait_for_selector("tbody tr")
-    assert set(texts(page, "tbody td:nth-child(3)")) == {"online_tiled"}
+    page.wait_for_selector("#cases tbody tr")
+    assert set(texts(page, "#cases tbody td:nth-child(3)")) == {"online_tiled"}
 
 
 @browsing
@@ -262,8 +269,8 @@ def test_the_reason_of_a_missing_case_leads_to_it(visit: Callable[..., object], 
     first = page.locator("[data-status]").first
     reason = max(first.inner_text().split("…"), key=len).strip()
     first.click()
-    assert page.locator("tbody tr").count() >= 1
-    page.locator("tbody tr").first.click()
+    assert page.locator("#cases tbody tr").count() >= 1
+    page.locator("#cases tbody tr").first.click()
     assert reason in page.inner_text("dialog")
 
 
@@ -281,7 +288,7 @@ def test_the_switch_between_light_and_dark_redraws_charts(visit: Callable[..., o
 def test_the_list_of_archives_leads_to_the_archive(visit: Callable[..., object], archive_folder: Path) -> None:
     page = visit("index.html", folder=archive_folder.parent)
     page.click("h2 a")
-    page.wait_for_selector("tbody tr")
+    page.wait_for_selector("#cases tbody tr")
     assert archive_folder.name in unquote(page.url)
 
 

@@ -72,7 +72,7 @@ def show_written(name: str, d: Definitions | Adjoint, style: Style = "moa") -> s
         return (r",\; " if style == "latex" else "<mo>,</mo>" if style == "mathml" else ", ").join(name_text(prefix + a, style) for a in arrays)
 
     def words(text: str) -> str:
-        return rf" \text{{ {text} }} " if style == "latex" else f"<mtext> {text} </mtext>" if style == "mathml" else f" {text} "
+        return rf" \text{{ {text} }} " if style == "latex" else f'<mspace width="0.4em"/><mtext>{text}</mtext><mspace width="0.4em"/>' if style == "mathml" else f" {text} "
 
     sign = {"moa": " ≡", "ascii": " =", "latex": r" \equiv", "mathml": "<mo>≡</mo>"}[style]
     line = f"{names(d.wrt, 'd')}{sign}{words('adjoint of')}{names(d.of)}{words('for')}{names(d.wrt)}{words('from')}{names(d.of, 'd')}"

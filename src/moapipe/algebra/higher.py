@@ -159,9 +159,9 @@ def _omega_meaning(d: Data, a: list[Array], at: Evaluate, cell: Cell) -> Array:
 HIGHER = (
     Operator("pointwise", (1, 2, 3), ("", "", "", ""), _pointwise_shape, _pointwise_law, _pointwise_meaning,
              "i ψ (A f B) = (i ψ A) f (i ψ B); a scalar extends to every index", S10),
-    Operator("reduce", (1,), ("{f} red {r}", "{f} red {r}", r"{f}\,\mathrm{{red}}\, {r}", "<mrow>{f}<mi>red</mi>{r}</mrow>"),
+    Operator("reduce", (1,), ("{f} red {r}", "{f} red {r}", r"{f}\,\mathrm{{red}}\, {r}", '<mrow>{f}<mspace width="0.3em"/><mi>red</mi><mspace width="0.3em"/>{r}</mrow>'),
              _reduce_shape, _reduce_law, _reduce_meaning, "i ψ (f red A) = fold f over 0 ≤ l < (ρA)[0] of (⟨l⟩ ++ i) ψ A", S10, True),
-    Operator("scan", (1,), ("{f} scan {r}", "{f} scan {r}", r"{f}\,\mathrm{{scan}}\, {r}", "<mrow>{f}<mi>scan</mi>{r}</mrow>"),
+    Operator("scan", (1,), ("{f} scan {r}", "{f} scan {r}", r"{f}\,\mathrm{{scan}}\, {r}", '<mrow>{f}<mspace width="0.3em"/><mi>scan</mi><mspace width="0.3em"/>{r}</mrow>'),
              axis_shape("scan"), _scan_law, _scan_meaning, "(⟨i⟩ ++ j) ψ (f scan A) = fold f over 0 ≤ l ≤ i of (⟨l⟩ ++ j) ψ A", S10, True),
     Operator("outer", (2,), ("{l} •{f} {r}", "{l} outer[{f}] {r}", r"{l} \mathbin{{\bullet_{{{f}}}}} {r}", "<mrow>{l}<mo>•</mo>{f}{r}</mrow>"),
              _outer_shape, _outer_law, _outer_meaning, "(i ++ j) ψ (A •f B) = (i ψ A) f (j ψ B)", S10),

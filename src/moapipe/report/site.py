@@ -21,6 +21,7 @@ from markupsafe import Markup
 from moapipe.errors import RecordError
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json, write_text
+from moapipe.lab.transcript import BACKWARDS
 from moapipe.lab.variable import BESIDE
 from moapipe.report import accuracy, case, chapter, charts, claim, evidence, figure, mark, published, table
 from moapipe.report.metrics import kind
@@ -79,7 +80,7 @@ def _published(root: Path, kernels: tuple[Path, ...]) -> tuple[list[dict[str, An
 
 def _write_chapter(folder: Path, page: chapter.Chapter) -> None:
     up = "../" * (len(BUILD_AXES) + 1)
-    text = _template("derivation.html").render(page=page, chapter=chapter, up=up, notations=chapter.NOTATIONS, beside=up + "{kind}/" + page.build.path())
+    text = _template("derivation.html").render(page=page, chapter=chapter, up=up, notations=chapter.NOTATIONS, backwards=BACKWARDS, beside=up + "{kind}/" + page.build.path())
     write_text(folder / "derivations" / page.build.path() / case.PAGE, text)
 
 
