@@ -86,6 +86,7 @@ def test_options_are_named_as_axes() -> None:
     (("derive", "attention_forward", "--machine", "lokal"), "No such option"),
     (("show", "attention_forward", "--stage", "cost", "--at", "B=2,n=x,d=64"), "--at B=2,n=2048,d=64"),
     (("show", "attention_forward", "--stage", "cost", "--at", "B=2,n=5"), "set d"),
+    (("show", "attention_forward", "--stage", "cost", "--at", "B=2,n=1000000000,d=64"), "count at smaller sizes"),
     (("show", "attention_forward", "--stage", "dnf", "--at", "B=2"), "--stage cost"),
     (("show", "attention_forward", "--stage", "source", "--format", "latex"), "--format text or json"),
     (("chart", "--experiment", "config/smoke.yaml"), "run the stage that makes it"),

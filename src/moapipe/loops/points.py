@@ -24,6 +24,8 @@ TABLE = 1 << 18
 """Entries of a table above which rows are enumerated instead."""
 LARGEST = 1 << 24
 """Entries of the largest table that is ever made."""
+ROWS = 1 << 26
+"""Rows that are ever gone through at once: gigabytes."""
 
 
 def count(s: System, exists: Iterable[str] = (), order: tuple[str, ...] = ()) -> int:
@@ -283,6 +285,8 @@ def _enumerate(s: System, bounds: Bounds, variables: list[str], tables: list[Tab
         if k == len(variables) - 1 and not mine:
             _fits(float((weight.astype(float) * lengths).sum()))
             return int((weight * lengths).sum())
+        if lengths.sum() > ROWS:
+            raise LiftError(f"counting over {', '.join(variables)} goes through {lengths.sum():.1e} rows", hint="count at smaller sizes; closed forms hold for all")
         at = np.repeat(np.arange(len(lengths)), lengths)
         start = np.cumsum(lengths) - lengths
         columns = {u: x[at] for u, x in columns.items()} | {v: np.arange(len(at), dtype=np.int64) - start[at] + low[at]}
