@@ -44,7 +44,7 @@ VERBS: dict[str, Verb] = {
     "table": Verb("result", "print an experiment's table and the path of its page", PANELS[1]),
     "bars": Verb("result", "compare an experiment's ratios with the floors that we owe", PANELS[1]),
     "join": Verb("result", "put datasets of several machines or archives into one", PANELS[1]),
-    "show": Verb("text", "print a stage of a build: definitions, dnf, onf, cost, source, derivation", PANELS[1]),
+    "show": Verb("text", "print a stage of a build: definitions, dnf, onf, cost, source, pair, derivation", PANELS[1]),
     "published": Verb("text", "hold our predictions against the papers' own measurements", PANELS[1]),
     "explain": Verb("explanation", "say why arrangements of threads and pages are slow", PANELS[1]),
     "call": Verb("library", "run a stage of a kernel on your own arrays", PANELS[1]),
