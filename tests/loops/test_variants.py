@@ -9,6 +9,7 @@ from tests.loops.test_traffic import FACTOR, total
 
 from moapipe.loops.closed import closed_forms
 from moapipe.loops.interpret import run
+from moapipe.loops.onf import statements
 from moapipe.loops.traffic import Reuse, simulate
 
 SIZES = (1, 6, 13)
@@ -30,6 +31,13 @@ def test_closed_forms_equal_the_count(name, variant, form):
         assert_equal(forms, k, {**dict.fromkeys(k.sizes, 2), s: 29})
     for empty in k.sizes:
         assert_equal(forms, k, {**sizes_near(k, 7), empty: 0})
+
+
+@pytest.mark.parametrize(("name", "variant", "form"), TIERED)
+def test_no_statement_is_one_object_at_two_places(name, variant, form):
+    """Traffic, teams and barriers tell statements apart by identity."""
+    found = [id(s) for s in statements(steps(name, variant, form)[-1].body)]
+    assert len(set(found)) == len(found)
 
 
 HELD = [v for v in TIERED if v.values[2] in FORMS]

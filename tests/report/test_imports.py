@@ -10,7 +10,7 @@ import pytest
 import moapipe.report
 
 ROOM = Path(next(iter(moapipe.report.__path__)))
-HOMES = {"altair": {"charts", "mark", "strain"}, "vl_convert": {"charts"}, "jinja2": {"site"}, "markupsafe": {"site"}, "pygments": {"chapter"}, "rich": {"table", "bar", "figure", "evidence"}, "sympy": {"claim"}}
+HOMES = {"altair": {"charts", "mark", "strain"}, "vl_convert": {"charts"}, "jinja2": {"site"}, "markupsafe": {"site"}, "pygments": {"chapter"}, "rich": {"table", "bar", "figure", "evidence", "accuracy"}, "sympy": {"claim"}}
 
 
 @pytest.mark.parametrize("library", HOMES)

@@ -218,6 +218,19 @@ def same(p: Sequence[Stmt], q: Sequence[Stmt]) -> bool:
     return len(p) == len(q) and all(map(is_, p, q))
 
 
+def apart(body: Body, met: set[int]) -> Body:
+    """The same statements, none of them twice as one object, nor as one of those `met`: what counts or places barriers tells them apart
+    by identity, while lifts keep what they do not touch, in all copies of a body."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Compound):
+            s = with_body(s, apart(s.body, met))
+        s = replace(s) if id(s) in met else s
+        met.add(id(s))
+        out.append(s)
+    return body if same(out, body) else tuple(out)
+
+
 def map_leaf(leaf: Leaf, f: Callable[[Scalar], Scalar]) -> Leaf:
     """Apply `f` to target, value, guards and what is asked for ahead."""
     target = f(leaf.target)

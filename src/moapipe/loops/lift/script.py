@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from moapipe.algebra.index import constant, parse, simplify
@@ -25,7 +25,7 @@ from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
 from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
-from moapipe.loops.onf import Kernel, Loop, definitions, statements
+from moapipe.loops.onf import Kernel, Loop, apart, definitions, statements
 from moapipe.loops.soundness import verify
 
 
@@ -93,8 +93,9 @@ def apply_script(
         except (LiftError, AlgebraError) as e:
             raise LiftError(e.message, where=f"lift {n}, {e.where or name}", hint=e.hint) from e
         steps.append(LiftStep(name, tuple(given.items()), kernel, refused))
-    swept = sweep(kernel)
-    return tuple(steps) if swept == kernel else (*steps, LiftStep("sweep", (), swept))
+    if (swept := sweep(kernel)) != kernel:
+        steps.append(LiftStep("sweep", (), swept))
+    return (*steps[:-1], *(replace(s, kernel=replace(s.kernel, body=apart(s.kernel.body, set()))) for s in steps[-1:]))
 
 
 def _refusal(kernel: Kernel, name: str, given: Mapping[str, Any], words: str) -> str:
