@@ -127,6 +127,20 @@ def weighted(first: bool) -> Dnf:
     return kernel(t, y, outputs=("y",))
 
 
+def combined(share: str) -> Dnf:
+    """A row's sum of differences, written out or a definition that others read too; with `share` "both" no addend has a factor of its own
+    that stays, with "mean" one stays altogether."""
+    t = Definition("t", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="p"), 1, Q))
+
+    def mixed(row: moa.Expr, total: moa.Expr) -> moa.Expr:
+        return {"both": row * row - row, "mean": row * total - total}.get(share, -(total * row) - (2 * total * (row * row) - row * S))
+
+    y = Definition("y", ("i", "e"), moa.omega(mixed, (1, 0), Q, t.array))
+    whole = y.array if share != "inside" else y.expr
+    out = Definition("out", ("i",), moa.omega(lambda row: moa.reduce("+", row, index="p"), 1, whole))
+    return kernel(t, *([] if share == "inside" else [y]), out, outputs=("out",) if share == "inside" else ("y", "out"))
+
+
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
     "corr": (lambda: exchanged(True),),
@@ -135,6 +149,7 @@ CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "shift_empty": (lambda: LAWS["share_by_lse"].apply(shares(True)),),
     "reciprocal": (lambda: shares(True), lambda: LAWS["divide_first"].apply(mixture(True)), lambda: mixture(True)),
     "sum_first": (lambda: weighted(False),),
+    "distribute": (lambda: combined("inside"), lambda: combined("defined")),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
     "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
 }
@@ -147,6 +162,7 @@ REFUSED: dict[str, Callable[[], Dnf]] = {
     "share_by_lse": lambda: mixture(True),
     "shift_empty": lambda: shares(True),
     "sum_first": lambda: weighted(True),
+    "distribute": lambda: combined("both"),
     "scale_into_query": lambda: kernel(Definition("x", ("i", "k"), moa.inner("+", "*", Q, moa.transpose(K))), outputs=("x",)),
 }
 
@@ -251,3 +267,18 @@ def test_any_grouping_gives_softmax(s: list[float], data: st.DataObject) -> None
 def test_divide_first_wants_the_sum_at_its_own_index() -> None:
     with pytest.raises(AlgebraError, match="divide_first finds no"):
         LAWS["divide_first"].apply(crossed())
+
+
+def test_distribute_leaves_a_difference_from_a_mean_alone() -> None:
+    """Σ (x − m) as Σ x − d·m would lose every digit where m is large."""
+    with pytest.raises(AlgebraError, match="distribute finds no"):
+        LAWS["distribute"].apply(combined("mean"))
+
+
+def test_distribute_folds_each_addend_in_a_definition_without_what_stays() -> None:
+    d = LAWS["distribute"].apply(combined("defined"))
+    i, p = Var("i"), Var("p")
+    q, t = Ref("Q", (i, p)), Ref("t", (i,))
+    assert [n.name for n in d.normals] == ["t", "y", "Q_sum", "Q_sum2", "Q_sum3", "out"]
+    assert [d.normal(name).value.body for name in ("Q_sum", "Q_sum2", "Q_sum3")] == [q, Op("*", (q, q)), q]
+    assert not any(isinstance(x, Fold) for x in walk(d.normal("out").value)) and t in set(walk(d.normal("out").value))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import inf, log
 from typing import Any
 
@@ -18,6 +17,7 @@ from moapipe.algebra.dnf import Dnf, Normal, with_normals
 from moapipe.algebra.index import factors
 from moapipe.algebra.scalar import Fold, Num, Op, Ref, Scalar, Var, children, rebuild, references, rewrite, substitute, variables, walk
 from moapipe.algebra.softmax import corr, divide_last, reciprocal, share_by_lse, shift_empty
+from moapipe.algebra.term import multiplied
 from moapipe.errors import AlgebraError
 
 LOG2_E = 1 / log(2)
@@ -202,6 +202,63 @@ def _divisible(folded: Normal, others: Scalar) -> tuple[Fold, Ref, Scalar] | Non
             return None
 
 
+def distribute(d: Dnf) -> Dnf:
+    """Fold the addends of a sum apart, each without its factors that do not move: what is left to fold are definitions, `<arrays>_sum`."""
+    by = {n.name: n for n in d.normals}
+    taken = {name for name, _ in d.inputs} | set(by)
+    out = tuple(m for n in d.normals for m in _folded_apart(n, by, taken))
+    if len(out) == len(d.normals):
+        raise AlgebraError("distribute finds no Σ_k (a·x[k] + b·y[k])", where=d.name, hint="it needs a sum of addends that all move with k, one of them with a factor that does not")
+    return with_normals(d, out)
+
+
+def _folded_apart(n: Normal, by: dict[str, Normal], taken: set[str]) -> tuple[Normal, ...]:
+    """The sums that a sum is made of, each in a definition with a new name, and the definition in terms of them; else only itself."""
+    match n.value:
+        case Fold("sum", var, _, _, body) as fold:
+            terms = [(negative, *_moving(e, var)) for negative, e in _addends(_written(body, by))]
+        case _:
+            return (n,)
+    if len(terms) < 2 or not all(moves for _, moves, _ in terms) or not any(rest for _, _, rest in terms):
+        return (n,)
+    parts: list[Normal] = []
+    total: Scalar = Num(0)
+    for k, (negative, moves, rest) in enumerate(terms):
+        value = replace(fold, body=multiplied(moves))
+        wish = "_".join((*dict.fromkeys(r.array for r in references(value)), "sum"))
+        name = next(s for s in (wish, *(f"{wish}{k}" for k in range(2, len(taken) + 3))) if s not in taken)
+        taken.add(name)
+        parts.append(Normal(name, tuple((v, e) for v, e in n.axes if v in variables(value)), value))
+        term = multiplied((Ref(name, tuple(Var(v) for v, _ in parts[-1].axes)), *rest))
+        total = Op("-" if negative else "+", (total, term)) if k else Op("neg", (term,)) if negative else term
+    return (*parts, replace(n, value=total))
+
+
+def _written(e: Scalar, by: dict[str, Normal]) -> Scalar:
+    """What an element of a definition stands for; any other expression itself."""
+    if not isinstance(e, Ref) or e.array not in by:
+        return e
+    return substitute(by[e.array].value, {v: i for (v, _), i in zip(by[e.array].axes, e.index, strict=True)})
+
+
+def _addends(e: Scalar) -> tuple[tuple[bool, Scalar], ...]:
+    """(is it subtracted, the addend) of the sums and differences at the top of `e`; no product is multiplied out."""
+    match e:
+        case Op("+", (a, b)):
+            return _addends(a) + _addends(b)
+        case Op("-", (a, b)):
+            return _addends(a) + tuple((not negative, x) for negative, x in _addends(b))
+        case Op("neg", (a,)):
+            return tuple((not negative, x) for negative, x in _addends(a))
+        case _:
+            return ((False, e),)
+
+
+def _moving(e: Scalar, var: str) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+    """The factors of a product that move with `var`, and the others."""
+    return tuple(x for x in factors(e) if var in variables(x)), tuple(x for x in factors(e) if var not in variables(x))
+
+
 def sum_first(d: Dnf) -> Dnf:
     """Begin every product with the definitions in it that are folds."""
     sums = {n.name for n in d.normals if isinstance(n.value, Fold)}
@@ -210,7 +267,7 @@ def sum_first(d: Dnf) -> Dnf:
         if not isinstance(e, Op) or e.name != "*":
             return e
         parts = factors(e)
-        return reduce(lambda a, b: Op("*", (a, b)), sorted(parts, key=lambda x: not (isinstance(x, Ref) and x.array in sums)))
+        return multiplied(sorted(parts, key=lambda x: not (isinstance(x, Ref) and x.array in sums)))
 
     after = tuple(replace(n, value=rewrite(n.value, go)) for n in d.normals)
     if after == d.normals:
@@ -231,6 +288,7 @@ LAWS: dict[str, Law] = {
         Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
         Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
         Law("divide_last", "Σ_k (w[k] ÷ t)·v[k] = (Σ_k w[k]·v[k]) ÷ t", "distributivity of ÷ over a + fold; what a running sum can follow", divide_last),
+        Law("distribute", "Σ_k (a·x[k] ± b·y[k]) = a·Σ_k x[k] ± b·Σ_k y[k]", "linearity of a + fold; sums that do not need each other share one pass", distribute),
         Law("sum_first", "x·y·s = s·x·y with s = Σ …", "commutativity of ×; a sum of many terms meets the small factors one by one, so that none of their powers leaves the range", sum_first),
         Law("corr", "Σ_k a[k]·(Σ_e b[e]·c[k,e]) = Σ_e b[e]·o[e] with o[e] = Σ_k a[k]·c[k,e];  corr = Σ_k p·Σ_e dout·v = Σ_e dout·out",
             "exchange of finite sums; Dao et al. 2022, arXiv:2205.14135, appendix B.2", corr),

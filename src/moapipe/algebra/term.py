@@ -315,14 +315,15 @@ def _product(factors: tuple[tuple[Scalar, int], ...], last: Scalar | None) -> Sc
     """Π of the positive powers, then `last`, over Π of the negative ones."""
     above = [x for x, p in factors for _ in range(p)] + ([last] if last is not None and last != Num(1) else [])
     below = [x for x, p in factors for _ in range(-p)]
-    top = _multiplied(above) if above else None
+    top = multiplied(above) if above else None
     if not below:
         return top if top is not None else Num(1)
-    bottom = _multiplied(below)
+    bottom = multiplied(below)
     return op("reciprocal", bottom) if top is None else op("/", top, bottom)
 
 
-def _multiplied(parts: Sequence[Scalar]) -> Scalar:
+def multiplied(parts: Sequence[Scalar]) -> Scalar:
+    """The product of one factor or more, from the left."""
     out = parts[0]
     for x in parts[1:]:
         out = Op("*", (out, x))
