@@ -36,7 +36,7 @@ class Truth:
     baseline_name: str
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, *, beside: bool = True) -> Truth:
     """The truth of a scenario, shared by all variants and languages; without PyTorch's outputs, and without loading it, where nobody looks
     at them `beside` it. LabError when long double is no wider than float64 here."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -45,7 +46,8 @@ class Rounded:
 
     def moved(self, value: Any, size: Any) -> Rounded:
         """A result that roundings of `size`, in units, have moved."""
-        return Rounded(value + self.unit * size * self.random.choice((-1.0, 1.0), np.shape(value)), self.eps, self.random)
+        shift = self.unit * size
+        return Rounded(value + np.where(self.random.integers(0, 2, np.shape(value), dtype=np.bool_), shift, -shift), self.eps, self.random)
 
     def map(self, f: Callable[[Any], Any]) -> Rounded:
         """f takes elements from other places and makes none."""
@@ -106,15 +108,20 @@ def _plain(x: Any) -> Any:
     return x.value if isinstance(x, Rounded) else x
 
 
+def summed(spec: str, a: Any, b: Any) -> Any:
+    """numpy's einsum as a product of matrices, which is many times faster than its own loops."""
+    return np.einsum(spec, a, b, optimize=True)
+
+
 def einsum(spec: str, a: Any, b: Any) -> Any:
     """numpy's einsum of two arrays, Rounded when one of them is: sums of products."""
     rounded = next((x for x in (a, b) if isinstance(x, Rounded)), None)
     x, y = _plain(a), _plain(b)
     if rounded is None:
-        return np.einsum(spec, x, y)
+        return summed(spec, x, y)
     left, right, out = spec.replace("->", ",").split(",")
     extents = dict(zip(left + right, x.shape + y.shape, strict=True))
-    return rounded.product(x, y, lambda v, w: np.einsum(spec, v, w), prod(n for k, n in extents.items() if k not in out))
+    return rounded.product(x, y, partial(summed, spec), prod(n for k, n in extents.items() if k not in out))
 
 
 def bounds(formula: Callable[[dict[str, Any]], Mapping[str, Any]], inputs: Mapping[str, Any], rows: Sequence[str], eps: float) -> dict[str, Floats]:
