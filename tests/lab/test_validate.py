@@ -1,6 +1,11 @@
 """Validation: right kernels pass, and every planted mistake is caught, named, and keeps the build from being timed."""
 
+import os
 import platform
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +33,8 @@ KERNELS = ("attention_forward", "matmul", "rmsnorm")
 ALL = all_builds(root(), native_isa(), names(root()), ("c", "fortran"))
 # of three kernels every form and variant once, languages and dtypes in turn
 SOME = [b for k, b in enumerate(b for b in ALL if b.kernel in KERNELS) if k % 4 == (k // 4) % 4]
+# a build's languages one after the other: they share the truths of their cases
+TOGETHER = sorted(ALL, key=lambda b: replace(b, target="").path())
 BASE = Build("attention_forward", "causal_lse", "online", "c", native_isa(), "f64")
 
 
@@ -61,7 +68,7 @@ def test_builds_pass(checkout, b):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("b", ALL, ids=Build.path)
+@pytest.mark.parametrize("b", TOGETHER, ids=Build.path)
 def test_every_build_passes_the_whole_matrix(checkout, b):
     passes(b, checkout, "full")
 
@@ -161,6 +168,7 @@ SABOTAGE = {
     "abort": ("__builtin_trap();", "SIGILL"),
     "exit": ("_Exit(7);", "status 7"),
     "hang": ("for (volatile int i = 0;; i++) {}", "hangs"),
+    "sleep": ("for (;;) sleep(1);", "hangs"),
     "input changed": ("((double *)V)[0] = 0; if (q_len * kv_len * batch * d_v == 0) return;", "an input was changed"),
     "threads matter": ("if (threads > 1 && batch * q_len > 0) { lse[0] = threads; return; }", "differ between 1 and 2 threads"),
     "subnormals vanish": ("__builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);", "floating-point mode was changed"),
@@ -175,9 +183,47 @@ def test_sabotage_is_caught(checkout, name):
     statement, said = SABOTAGE[name]
     head, body = d.source.text.split(f"void {d.manifest['symbol']}(")
     arguments, rest = body.split("{", 1)
-    text = f"{head}void _Exit(int);\nvoid {d.manifest['symbol']}({arguments}{{ {statement}{rest}"
-    reasons = caught(text, d.manifest, BASE, checkout, name, limit_s=5)
+    text = f"{head}void _Exit(int);\nunsigned sleep(unsigned);\nvoid {d.manifest['symbol']}({arguments}{{ {statement}{rest}"
+    reasons = caught(text, d.manifest, BASE, checkout, name, limit_s=2)
     assert any(said in r for r in reasons), reasons
+
+
+SLOW = """
+import sys
+from pathlib import Path
+from moapipe.lab.derive import derive
+from moapipe.lab.experiment import Build
+from moapipe.lab.kernel import load
+from moapipe.lab.place import root
+from moapipe.lab.scenario import Scenario
+from moapipe.lab.validate import one
+from moapipe.lab.worker import Worker
+b, s = Build(*sys.argv[2:]), Scenario((("rows", 3), ("d", 5)), "plain", 0, (1,))
+kernel, manifest = load(b.kernel, root()), derive(b, root()).manifest
+with Worker(Path(sys.argv[1]), manifest, limit_s=1.5) as worker:
+    for _ in range(2):
+        print(one(kernel, b, manifest, worker, s).reason or "right", flush=True)
+"""
+
+
+def test_time_in_which_everything_stands_still_is_no_hang(checkout):
+    """A machine that is frozen, suspended or busy with others wrongs no kernel: validation and its worker are stopped for longer than the
+    limit, in the middle of a call."""
+    b = Build("rmsnorm", "forward", "row", "c", native_isa(), "f64")
+    d = derive(b, checkout)
+    head, body = d.source.text.split(f"void {d.manifest['symbol']}(")
+    arguments, rest = body.split("{", 1)
+    spin = "clock_t begin = clock(); while (clock() - begin < CLOCKS_PER_SEC / 2) {}"
+    text = f"{head}#include <time.h>\nvoid {d.manifest['symbol']}({arguments}{{ {spin} {rest}"
+    library = compiled(text, d.manifest, b, checkout, "slow")
+    words = [sys.executable, "-c", SLOW, str(library), b.kernel, b.form, b.variant, b.target, b.isa, b.dtype]
+    with subprocess.Popen(words, cwd=checkout, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "right\n"
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.stdout.readline() == "right\n"
 
 
 # ------------------------------------------------------------------ what is written down

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -28,6 +29,8 @@ from moapipe.lab.buffer import PATTERNS, Guarded, guarded
 from moapipe.lab.library import becoming, function, shapes, work_elements
 
 LIMIT_S = 60.0  # a task that takes longer hangs: tasks are small
+TURNS = 60  # looks at the worker while LIMIT_S passes
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 SUBNORMAL = {"f32": np.float32(1e-42), "f64": np.float64(1e-320)}
 
 
@@ -73,21 +76,49 @@ class Worker:
 
     def run(self, task: Task) -> Reply:
         """LabError when the kernel ends the process, hangs, or cannot be loaded."""
-        timer = threading.Timer(self.limit_s, self.process.kill)
-        timer.start()
+        hung = threading.Event()
         try:
-            self._send(task)
-            assert self.process.stdout is not None
-            reply = pickle.load(self.process.stdout)
+            with self._guarded(hung):
+                self._send(task)
+                assert self.process.stdout is not None
+                reply = pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as e:
-            hung = not timer.is_alive()
-            raise LabError(self._death(hung)) from e
-        finally:
-            timer.cancel()
+            raise LabError(self._death(hung.is_set())) from e
         if isinstance(reply, LabError):
             raise reply
         assert isinstance(reply, Reply)
         return reply
+
+    @contextmanager
+    def _guarded(self, hung: threading.Event) -> Iterator[None]:
+        """A worker that hangs in here is ended, and that is noted."""
+        answered = threading.Event()
+        guard = threading.Thread(target=self._guard, args=(answered, hung))
+        guard.start()
+        try:
+            yield
+        finally:
+            answered.set()
+            guard.join()
+
+    def _guard(self, answered: threading.Event, hung: threading.Event) -> None:
+        """End a worker that has worked on its task for the limit, or has slept through as many turns. The clock does not count: it goes
+        on while others have the processors, and while this process and its worker are both stopped."""
+        begin = last = self._used_s()
+        asleep = 0
+        while not answered.wait(self.limit_s / TURNS):
+            used = self._used_s()
+            asleep = 0 if used > last else asleep + 1
+            last = used
+            if used - begin > self.limit_s or asleep >= TURNS:
+                hung.set()
+                self.process.kill()
+                return
+
+    def _used_s(self) -> float:
+        """Processor time of all of the worker's threads, in seconds."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_S
 
     def _send(self, x: object) -> None:
         assert self.process.stdin is not None
@@ -97,7 +128,7 @@ class Worker:
     def _death(self, hung: bool) -> str:
         code = self.process.wait()
         if hung:
-            return f"the kernel hangs: no answer within {self.limit_s:g} s"
+            return f"the kernel hangs: no answer within {self.limit_s:g} s of its own time"
         if code < 0:
             name = signal.Signals(-code).name
             what = " (it reads or writes outside its buffers)" if name in ("SIGSEGV", "SIGBUS") else ""
