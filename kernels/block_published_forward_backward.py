@@ -56,18 +56,20 @@ def tiny(eps):
 
 
 def sigmoid(u):
-    """1 ÷ (1 + exp(−u)) through exp(−|u|)."""
+    """1 ÷ (1 + exp(−u)) through exp(−|u|), 0 where that lies below the normal numbers."""
     if isinstance(u, Rounded):
-        return u.moved(sigmoid(u.value), 4 * sigmoid(u.value))
+        s = sigmoid(u.value)
+        return u.moved(s, 4 * s + tiny(u.eps) / u.unit)
     e = np.exp(-abs(u))
     return np.where(u >= 0, 1, e) / (1 + e)
 
 
 def shares(q, k, scale, causal):
-    """Weights of the keys, with the relative error of attention_forward (docs/validation.md)."""
+    """Weights of the keys, with the relative error of attention_forward (docs/validation.md); 0 where they lie below the normal numbers."""
     if isinstance(q, Rounded):
-        p, relative, _ = attention.relative_error(q.eps, {"Q": q.value, "K": k.value, "scale": scale}, causal)
-        return q.moved(p, p * 2 * relative[..., None] / q.unit)
+        x = {"Q": q.value, "K": k.value, "scale": scale}
+        p, relative, _ = attention.relative_error(q.eps, x, causal)
+        return q.moved(p, (p * 2 * relative[..., None] + attention.seen(np, x, causal) * tiny(q.eps)) / q.unit)
     return attention.softmax(np, {"Q": q, "K": k, "scale": scale}, causal)[1]
 
 

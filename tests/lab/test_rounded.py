@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moapipe.lab.kernel import load
+from moapipe.lab.oracle import truth
+from moapipe.lab.place import root
 from moapipe.lab.rounded import Rounded, bounds, einsum
+from moapipe.lab.scenario import Scenario
 
-EPS = float(np.finfo(np.float32).eps)
+EPS, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
 FORMULAS = {
     "sum": lambda a, b: a + b,
     "difference": lambda a, b: 1 - a * 3 / 7 - b,
@@ -42,6 +46,28 @@ def test_a_bound_is_no_licence(name):
     """It is far below a relative mistake of 10⁻³."""
     a, b = (np.random.default_rng(k).standard_normal((40, 40)) for k in (1, 2))
     assert (made(name, a, b) < 1e-3 * abs(FORMULAS[name](a, b)).max()).all()
+
+
+@pytest.mark.parametrize("logit", [-86, -88, -95, -103])
+@pytest.mark.parametrize("name", ["block_published_forward_backward", "block_forward_backward"])
+def test_what_underflows_in_a_block_is_within_its_bound(name, logit, monkeypatch):
+    """exp(−|u|) below the normal numbers is 0 in a kernel, and what a gate's derivative, U and rows make of that are no subnormal numbers."""
+    kernel = load(name, root())
+    formulas = kernel.module.published if name == "block_forward_backward" else kernel.module
+    s = Scenario(tuple((size, 1) for size in kernel.sizes), "plain", 1)
+    x = {k: 50 * v if k in ("gamma2", "Wu", "Wd", "dY") else v for k, v in truth(kernel, "forward_backward", "f32", s, beside=False).inputs.items()}
+    x = {k: np.asarray(v, np.float64) for k, v in x.items()}
+    sigmoid, seen = formulas.sigmoid, []
+    monkeypatch.setattr(formulas, "sigmoid", lambda u: seen.append(u) or sigmoid(u))
+    kernel.module.gradients(x)
+    x["Wg"] *= logit / seen[0].item()
+    true = kernel.module.gradients(x)
+    monkeypatch.setattr(formulas, "sigmoid", lambda u: sigmoid(u) * (sigmoid(u) >= TINY))
+    flushed = kernel.module.gradients(x)
+    monkeypatch.setattr(formulas, "sigmoid", sigmoid)
+    bound = kernel.call("error_bound", EPS, x, true, "forward_backward")
+    assert any((flushed[n] != true[n]).any() for n in true) == (logit < -87)
+    assert all((abs(flushed[n] - true[n]) <= bound[n]).all() for n in true)
 
 
 def test_what_is_not_rounded_stays_an_array():
