@@ -53,7 +53,7 @@ def test_nothing_overlaps_across_a_barrier():
     """A region that moves three quarters and one that computes: 3 s of 4 s of traffic, then 5 s of work beside the last second."""
     work = {"tile": {"fma": 500}}
     c = counts(work, (Region(1, 8, "static", 1.0, {}), Region(1, 8, "static", 1.0, work)))
-    whole, first, second = ({"L2": {"a": Traffic(n, 0, 0)}} for n in (40, 60, 20))
+    whole, first, second = ({"L2": {"a": Traffic(n, 0, 0)}} for n in (80, 120, 40))
     p = predict(c, whole, MACHINE, "f64", alone=(first, second))
     assert (p.compute, p.memory, p.seconds) == (5.0, 4.0, 3.0 + 5.0)
     assert predict(c, whole, MACHINE, "f64", alone=(second, first)).seconds == 1.0 + 5.0
@@ -83,9 +83,9 @@ def test_lanes_become_one_number_at_a_rate_of_their_own():
 
 
 def test_lines_that_meet_come_one_after_the_other():
-    """100 bytes of one column of pages at 2 a second; over ten slots, ten at a time; where the walk goes over all slots, as a stream."""
+    """100 bytes of one column of pages at 2 a second; over ten slots, ten at a time; where the walk goes over all slots, as one reads."""
     met, spread, stream = (predict(counts({}), {"L2": {"a": Traffic(100, 0, 0, m)}}, MACHINE, "f64").memory for m in (100.0, 10.0, 0.0))
-    assert (met, spread, stream) == (50.0, 10.0, 10.0)
+    assert (met, spread, stream) == (50.0, 5.0, 5.0)
     assert predict(counts({}), {"L1": {"a": Traffic(100, 0, 0, 100.0)}}, MACHINE, "f64").memory == 25.0
 
 
@@ -110,11 +110,11 @@ def test_the_slowest_level_counts_and_overlaps_with_work():
     past = {"L1": {"a": Traffic(400, 0, 0)}, "L2": {"a": Traffic(60, 20, 20)}}
     p = predict(counts({"tile": {"fma": 300}}), past, MACHINE, "f64")
     assert (p.slowest, p.memory, p.compute, p.seconds) == ("L1", 10.0, 3.0, 10.0)
-    assert p.traffic == {"L1": 400, "L2": 100} and p.bandwidth == {"L1": 40.0, "L2": 10.0}
+    assert p.traffic == {"L1": 400, "L2": 100} and p.bandwidth == {"L1": 40.0, "L2": 12.5}
 
 
 def test_nothing_passes_a_cache_that_still_holds_the_call_before():
-    past = {"L1": {"a": Traffic(400, 0, 0)}, "L2": {"a": Traffic(200, 0, 0)}}
+    past = {"L1": {"a": Traffic(400, 0, 0)}, "L2": {"a": Traffic(400, 0, 0)}}
     cold, warm = (predict(counts({"tile": {"fma": 300}}), past, MACHINE, "f64", kept=kept) for kept in ((), {"L2"}))
     assert (cold.slowest, cold.seconds, cold.moving) == ("L2", 20.0, {"L1": 10.0, "L2": 20.0})
     assert (warm.slowest, warm.seconds, warm.moving) == ("L1", 10.0, {"L1": 10.0, "L2": 0.0})
@@ -125,6 +125,18 @@ def test_streaming_stores_are_not_fetched_first():
     past = {"L2": {"out": Traffic(0, 160, 160)}}
     assert predict(counts({}), past, MACHINE, "f64").memory == 320 / 10
     assert predict(counts({}), past, MACHINE, "f64", streamed=frozenset({"out"})).memory == 160 / 16
+
+
+@pytest.mark.parametrize("streamed, copying, fetched", [((), 10.0, 2), (("out",), 16.0, 1)], ids=["plain", "streaming"])
+@pytest.mark.parametrize("reading", [5.0, 20.0])
+@pytest.mark.parametrize("arrays", range(5))
+def test_what_a_copy_would_not_fetch_comes_as_fast_as_one_reads(streamed, copying, fetched, reading, arrays):
+    """Element by element from some arrays into one: one is a copy, none stores only, more lie between a copy and reading alone."""
+    found = replace(MACHINE.bandwidth["memory"], read={1: reading})
+    past = {"L2": {"out": Traffic(0, 100, 100), **{f"in{k}": Traffic(100, 0, 0) for k in range(arrays)}}}
+    p = predict(counts({}), past, replace(MACHINE, bandwidth={**MACHINE.bandwidth, "memory": found}), "f64", streamed=frozenset(streamed))
+    copy = 100 * (1 + fetched) / copying if arrays else 100 * fetched / copying
+    assert p.memory == pytest.approx(max(copy + max(0, arrays - 1) * 100 / reading, 100 * (arrays + fetched - 1) / reading))
 
 
 def test_more_work_never_takes_less_time():

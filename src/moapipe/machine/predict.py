@@ -5,8 +5,8 @@
 * T_compute: work ÷ measured rate, a place at a time, the busiest thread's share. Register tiles take the measured rate of a tile
   that loads its operands, and the measured time between two tiles for each that begins; other vector work the vector rate,
   exponentials theirs; scalar work goes one lane at a time. What leaves outside of tiles load and store passes at L1's bandwidth.
-* T_level: bytes past a cache ÷ the measured bandwidth of a copy in what lies beyond it, and what of them is fetched ÷ that of
-  reading, the longer of the two. Within a region transfers overlap with work and with each other: the slowest counts (the roofline assumption; Williams et al., CACM 52(4), 2009, by levels as in Ilic et al., 2014).
+* T_level: bytes past a cache ÷ the measured bandwidth of a copy in what lies beyond it, as far as a copy would fetch them to store
+  what is stored; what is fetched beyond that ÷ the bandwidth of reading; and no less than reading all that is fetched. Within a region transfers overlap with work and with each other: the slowest counts (the roofline assumption; Williams et al., CACM 52(4), 2009, by levels as in Ilic et al., 2014).
   Across a barrier nothing overlaps. Traffic is that of the whole call, shared out to its regions as each would move it alone.
   A call that follows one like it finds in a cache what all of that call left there: a level that holds everything lets nothing pass.
 * T_serial: work outside of regions, on one thread. T_overhead: one start and join of threads a region.
@@ -116,12 +116,14 @@ def _source(level: str, c: Calibration) -> str:
 
 
 def _seconds(level: str, moved: _Moved, c: Calibration, threads: int, streams: bool) -> float:
-    """Time of what passes a level: no faster than a copy moves it all, than reading fetches, and than columns of pages come. Streaming
-    stores only tell past the last cache."""
+    """Time of what passes a level: what is stored, with as much fetched as a copy would, at a copy's rate, what is fetched beyond that at
+    the rate of reading; no faster than reading fetches all of it, and than columns of pages come. Streaming stores only tell past the
+    last cache."""
     source = _source(level, c)
-    found = c.bandwidth[source]
-    copying = found.stream if streams and source == MEMORY else found.copy
-    return max(moved.all / at(copying, threads), moved.read / at(found.read, threads), moved.met / at(found.column, threads))
+    found, streaming = c.bandwidth[source], streams and source == MEMORY
+    copying, reading = at(found.stream if streaming else found.copy, threads), at(found.read, threads)
+    copied = min(moved.all, (moved.all - moved.read) * (2 if streaming else 3))
+    return max(copied / copying + (moved.all - copied) / reading, moved.read / reading, moved.met / at(found.column, threads))
 
 
 def _compute(counts: Counts, c: Calibration, dtype: str) -> tuple[float, list[float]]:
