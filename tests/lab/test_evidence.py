@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from moapipe.errors import LabError
+from moapipe.lab import derive as derivation
 from moapipe.lab import evidence, experiment, opencl, trial
 from moapipe.lab.derive import derive
 from moapipe.lab.evidence import WAYS, emulate, gather, shown
@@ -42,10 +43,28 @@ def showed(b: Build) -> dict[str, trial.Evidence]:
     return {x.kind: x for x in shown([b], root())[0]}
 
 
-@pytest.mark.parametrize("b", [PLAIN, SHARED], ids=lambda b: b.path())
+HALVES = [Build(*names, "cuda", "plain", "bf16") for names in (
+    ("matmul", "nn", "shared"), ("rmsnorm", "forward", "row_team"), ("attention_forward", "causal", "online_shared"), ("attention_backward", "weights", "row_parallel_atomic"),
+    ("decode", "step", "published"),
+)]  # fmt: skip
+"""Elements in half the bytes: tiles in shared memory, folds by lanes, an online softmax, atomic sums, lengths and caches in place."""
+
+
+@pytest.mark.parametrize("b", [PLAIN, SHARED, *HALVES], ids=lambda b: b.path())
 def test_the_shim_passes_a_right_text_with_counts(b):
-    row = showed(b)["shim"]
-    assert row.passed and "accesses" in row.detail and "usual tiles" in row.detail and (" 0 atomics" in row.detail) == (b is PLAIN)
+    (row,) = trial.examine([b], root(), "shim")
+    assert row.passed and "accesses" in row.detail and "usual tiles" in row.detail and (" 0 atomics" in row.detail) == ("atomic" not in b.variant)
+
+
+def test_sums_that_are_rounded_in_between_are_beyond_the_bound(monkeypatch):
+    """Kept in the output itself: what the lift `narrow` does not do."""
+    monkeypatch.setattr("moapipe.loops.lift.narrow._widened", lambda k, a: k)
+    derivation._schedule.cache_clear()
+    try:
+        (row,) = trial.examine([Build("gated_mlp", "forward", "published", "cuda", "plain", "bf16")], root(), "shim")
+    finally:
+        derivation._schedule.cache_clear()
+    assert row.status == "failed" and "beyond the bound" in row.detail
 
 
 FAULTS = {"two threads own one element": ("item += threads", "item += 1", "races"), "reads past the end": ("A[", "A[m * k + ", "outside")}

@@ -29,9 +29,11 @@ from moapipe.lab.place import built, derived, predicted, root
 from moapipe.lab.sampling import parse
 from moapipe.lab.variable import STATUSES
 from moapipe.loops.cost import count
+from moapipe.loops.lift.narrow import narrow
 from moapipe.loops.onf import Kernel
 
 B = Build("matmul", "nn", "naive", "cuda", "plain", "f64")
+HALF = replace(B, dtype="bf16")
 GROUP = Group("matmul", "nn", "f64")
 STAND_IN = Path(__file__).with_name("cupy_stand_in.py")
 EXPERIMENT = "isa: plain\nmachine: h200\nthreads: [1]\nlaunches: 3\nsamples: 20\ntime_box_s: 0.3\nbaseline: {baseline}\nkernels: {{matmul: {{forms: [nn], variants: [naive], targets: [cuda], dtypes: [f64], at: [{{m: 5, n: 6, k: 7}}]}}}}\n"
@@ -45,7 +47,9 @@ def stand_in_binary(manifest, fault=""):
     m, n, k = (names.index(s) for s in ("m", "n", "k"))
     return (f"def {launch['launch']}(grid, block, args):\n    {', '.join(launch['buffers'])}, *ints = args\n"
             f"    assert grid[0] * block[0] >= ints[-1] > 0 and all(str(i.dtype) == 'int64' for i in ints)\n"
-            f"    m, n, k = (int(ints[i]) for i in ({m}, {n}, {k}))\n    C[:] = alpha[0] * (A.reshape(m, k) @ B.reshape(k, n)).ravel()\n" + WRONG[fault])  # fmt: skip
+            f"    import ml_dtypes\n    A, B, alpha, C = (x.view({{2: ml_dtypes.bfloat16, 4: 'f4', 8: 'f8'}}[x.itemsize]) for x in (A, B, alpha, C))\n"
+            f"    m, n, k = (int(ints[i]) for i in ({m}, {n}, {k}))\n    A, B = (x.reshape(s).astype(alpha.dtype) for x, s in ((A, (m, k)), (B, (k, n))))\n"
+            f"    C[:] = alpha[0] * (A @ B).ravel()\n" + WRONG[fault])  # fmt: skip
 
 
 @pytest.fixture
@@ -65,25 +69,26 @@ def device(tmp_path, monkeypatch):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository with the build derived, and built as if for an H200."""
+    """A repository with the build derived, and built as if for an H200; and the same in half the bytes."""
     here = tmp_path / "repository"
     (here / "config").mkdir(parents=True)
     (here / "kernels").symlink_to(root() / "kernels")
     (here / "config" / "machines").symlink_to(root() / "config" / "machines")
     (here / "config" / "one.yaml").write_text(EXPERIMENT.format(baseline="false"))
-    d = derive(B, here)
-    transcript.write(d, here / derived(B))
-    write_binary(here, d.manifest)
+    for b in (B, HALF):
+        d = derive(b, here)
+        transcript.write(d, here / derived(b))
+        write_binary(here, d.manifest, b=b)
     return here
 
 
-def write_binary(here, manifest, fault=""):
-    place = here / built(B, "h200")
+def write_binary(here, manifest, fault="", b=B):
+    place = here / built(b, "h200")
     place.mkdir(parents=True, exist_ok=True)
     (place / "kernel.sm_90.cubin").write_text(stand_in_binary(manifest, fault))
     code = {"arch": "sm_90", "file": "kernel.sm_90.cubin", "sha256": sha256(place / "kernel.sm_90.cubin"), "dialect": "sass", "functions": [], "counts": {}, "broken": []}
-    source = sha256(here / derived(B) / manifest["source"])
-    write_json(place / "build.json", Built(B, "h200", "built", "", {"command": "nvcc", "version": "13"}, (), source, "", "", (), (code,)).document())
+    source = sha256(here / derived(b) / manifest["source"])
+    write_json(place / "build.json", Built(b, "h200", "built", "", {"command": "nvcc", "version": "13"}, (), source, "", "", (), (code,)).document())
 
 
 # ------------------------------------------------------------------ without a device
@@ -167,10 +172,10 @@ def test_a_trespass_and_a_failing_launch_are_said(fault, says, device, repositor
         call([np.ones(4), np.ones(4), np.ones(1), np.ones(4)], np.empty(0), [2, 2, 2], 128)
 
 
-@pytest.mark.parametrize("fault", WRONG)
-def test_a_build_is_validated_on_the_device_before_anything_is_timed(fault, device, repository):
-    write_binary(repository, derive(B, repository).manifest, fault)
-    found = validating.validate(B, repository, "h200")
+@pytest.mark.parametrize(("b", "fault"), [*((B, f) for f in WRONG), (HALF, ""), (HALF, "wrong")], ids=lambda x: getattr(x, "dtype", x) or "right")
+def test_a_build_is_validated_on_the_device_before_anything_is_timed(b, fault, device, repository):
+    write_binary(repository, derive(b, repository).manifest, fault, b)
+    found = validating.validate(b, repository, "h200")
     assert found.passed == (not fault) and found.device == "Stand-in H200"
     assert {"wrong": "beyond the bound", "beside": "beside its buffer", "refused": "illegal memory access", "": ""}[fault] in found.reason
 
@@ -213,11 +218,13 @@ def test_the_drivers_protocol_with_cold_caches_before_each_call(device, reposito
     assert all(s.seconds > 0 and s.threads == 1 and s.clock == 0 for s in samples)
 
 
-def test_a_group_is_measured_on_the_device_in_the_usual_record(device, repository):
-    assert validating.validate(B, repository, "h200").passed
-    e = experiment.read("one", repository)
-    write_json(repository / predicted(e, GROUP), {"prediction_hash": "x", "cases": []})
-    data = benching.bench(e, GROUP, lambda _: None)
+@pytest.mark.parametrize("b", [B, HALF], ids=lambda b: b.dtype)
+def test_a_group_is_measured_on_the_device_in_the_usual_record(b, device, repository):
+    assert validating.validate(b, repository, "h200").passed
+    (repository / "config" / "one.yaml").write_text(EXPERIMENT.format(baseline="false").replace("f64", b.dtype))
+    e, group = experiment.read("one", repository), replace(GROUP, dtype=b.dtype)
+    write_json(repository / predicted(e, group), {"prediction_hash": "x", "cases": []})
+    data = benching.bench(e, group, lambda _: None)
     assert data.sizes["case"] == 1 and str(data["target"].values[0]) == "cuda" and data["threads"].values.tolist() == [1]
     assert np.isfinite(data["seconds"].values).sum() >= 9 and data["status"].values[0] in {STATUSES[s].code for s in ("measured", "all_invalid")}  # by the neighbours
 
@@ -247,7 +254,8 @@ def test_predictions_of_a_device_follow_its_data_sheet():
     e = experiment.read("gpu", root(), "h200")
     nest: Kernel = derive(B, root()).schedule.kernel
     point = next(p for p in experiment.points(e, "matmul"))
-    row = forecast._on_device(nest, point, 8, e.machine.device, "f64")
+    row, half = forecast._on_device(nest, point, 8, e.machine.device, "f64"), forecast._on_device(narrow(nest), point, 4, e.machine.device, "bf16")
+    assert half["traffic_bytes"]["L2"] < row["traffic_bytes"]["L2"] and half["footprint_read_bytes"] == row["footprint_read_bytes"] / 4 and half["peak_flops"] == 67e12
     flops = count(nest, point.sizes, 8).flops
     assert row["predicted_compute_seconds"] == flops / 34e12 and row["predicted_memory_seconds"] == row["traffic_bytes"]["L2"] / 4.8e12
     assert row["predicted_seconds"] == max(row["predicted_compute_seconds"], row["predicted_memory_seconds"]) and row["traffic_bytes"]["L2"] >= 3 * 8 * 1024 * 1024

@@ -44,6 +44,12 @@ RESULT = normal("r", "ie", op("/", ref("o", "i", "e"), ref("t", "i")))
 MASKED = normal("s", "ik", op("select", op("<=", "k", "i"), ref("S", "i", "k"), -inf))
 
 
+def grown():
+    """A buffer that is scaled in place."""
+    body = (Loop("i", Num(0), Var("ni"), (Assign(ref("C0", "i"), op("*", 2, ref("C0", "i")), (), "C0"),)),)
+    return Kernel("grown", SIZES, (Array("C0", (Var("ni"),), "input", becomes="C"),), body)
+
+
 def matmul():
     return kernel(PRODUCT, DOUBLE, outputs=("y",))
 

@@ -36,7 +36,9 @@ from moapipe.loops.cost import count
 from moapipe.loops.interpret import run
 from moapipe.loops.lift import apply_script
 from moapipe.loops.onf import Loop, definitions, leaves, onf_hash, show, statements
+from moapipe.loops.tally import Counts
 from moapipe.loops.traffic import traffic
+from moapipe.loops.warp import requests
 
 SIZES = [{"ni": i, "nj": j, "nk": k, "ne": e} for i, j, k, e in ((5, 9, 11, 3), (1, 1, 1, 1), (4, 8, 8, 2), (3, 2, 0, 2), (0, 3, 2, 1))]
 def softmax_unsafe():
@@ -139,6 +141,8 @@ SCRIPTS = {
         ("repeat", {"which": ["m", "z", "w", "t"], "axis": "f"}), ("reorder", {"order": ["f", "i", "k", "l"]}), ("fuse", {"axis": ["f", "i"]}),
         ("contract", {"array": ["m", "z", "w", "t", "o"]}), ("bind", {"axis": "f", "kind": "parallel"}),
     ]),
+    "in half the bytes": (matmul, [("fuse", {"axis": "i"}), ("contract", {"array": "x"}), ("bind", {"axis": "i", "kind": "parallel"}), ("narrow", {})]),
+    "in half the bytes, what is added up and read again in whole ones": (lambda: kernel(PRODUCT, DOUBLE, outputs=("x", "y")), [("fuse", {"axis": "i"}), ("narrow", {})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
 
@@ -186,6 +190,27 @@ def test_what_they_make():
     assert "atomic +=" in show(shared) and "atomic" not in show(owned)
     assert {s.var for s in statements(owned.body) if isinstance(s, Loop) and s.kind == "parallel"} == {"i", "k2"}
     assert "c_start" in definitions(owned.body) and "x_start" in definitions(shared.body)
+
+
+def test_an_element_is_rounded_once_when_it_is_complete_and_takes_half_the_bytes():
+    """Accesses, footprint, sectors and traffic have half the bytes where an array is narrow, and the same where it is not."""
+    once, twice = (last(n).kernel for n in ("in half the bytes", "in half the bytes, what is added up and read again in whole ones"))
+    assert {a.name for a in once.arrays if a.narrow} == {a.name for a in once.arrays if a.space in ("input", "output")} and "x_copy" not in definitions(once.body)
+    assert {a.name: (a.space, a.narrow) for a in twice.arrays if a.name.startswith(("x", "y"))} == {"x": ("output", True), "y": ("output", True), "x_wide": ("workspace", False)}
+    stored = [leaf for leaf, _, _ in leaves(twice.body) if leaf.target.array == "x"]
+    assert [leaf.name for leaf in stored] == ["x_copy"] and text(stored[0].value) == "x_wide[x_0, x_1]"
+    sizes = {"ni": 32, "nj": 64, "nk": 48, "ne": 1}
+    wide = last_of(matmul, SCRIPTS["in half the bytes"][1][:-1])
+    few, many = (count(k, sizes, 4) for k in (once, wide))
+    assert (many.footprint_read_bytes, many.footprint_written_bytes) == (4 * 48 * (32 + 64), 4 * 32 * 64)
+    assert (few.footprint_read_bytes, few.footprint_written_bytes) == (many.footprint_read_bytes // 2, many.footprint_written_bytes // 2)
+    assert few.private_bytes == many.private_bytes and few.flops == many.flops
+    assert many.loaded_bytes - few.loaded_bytes == 2 * sum(a.loads for a in many.accesses.values() if a.space in ("input", "output"))
+    assert Counts.from_json(few.to_json()) == few
+    rows, columns = ([requests(k, sizes, 4, "inner")[a].loads for k in (once, wide)] for a in ("A", "B"))
+    assert 2 * rows[0] == rows[1] and columns[0] == columns[1], "lanes that run along rows ask for half the sectors, lanes that run down columns for as many"
+    small, large = (traffic(k, sizes, 4, 1 << 20) for k in (once, wide))
+    assert all(2 * small[a].read == large[a].read and 2 * small[a].allocated == large[a].allocated for a in ("A", "B", "y"))
 
 
 def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():

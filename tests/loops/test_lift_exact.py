@@ -21,7 +21,7 @@ from moapipe.loops.interpret import run
 from moapipe.loops.lift import apply_script
 from moapipe.loops.onf import Loop, leaves, statements
 from moapipe.loops.share import lower
-from moapipe.targets.isa import DTYPES, ISAS
+from moapipe.targets.isa import ARITHMETIC, ISAS
 
 ROOT = Path(__file__).parents[2]
 TILES = [
@@ -86,7 +86,7 @@ def halved(name, isa, dtype, tiny):
     return "pairs" in load(name, ROOT).sizes and (isa, dtype, tiny) == ("plain", "f64", False)
 
 
-MATRIX = list(product_of(names(ROOT), ISAS, DTYPES, (False, True)))
+MATRIX = list(product_of(names(ROOT), ISAS, ARITHMETIC, (False, True)))
 
 
 @pytest.mark.parametrize(("name", "isa", "dtype", "tiny"), [pytest.param(*m, marks=() if halved(*m) else pytest.mark.slow) for m in MATRIX])

@@ -30,6 +30,7 @@ from tests.loops.refused import (
     causal,
     fold,
     growing,
+    grown,
     guarded,
     in_registers,
     innermost,
@@ -204,6 +205,8 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (matmul, "layout", {"array": "q", "order": [0]}, "no array q"),
     (matmul, "place", {"array": "x", "space": "shared"}, "x is workspace, not one iteration's own"),
     (after(matmul, FUSE_I, ("contract", {"array": "x"})), "place", {"array": "x", "space": "shared"}, "its extent nj is no number"),
+    (grown, "narrow", {}, "narrow C0: C0 stores a computed value in C0"),
+    (after(lambda: kernel(PRODUCT, DOUBLE, outputs=("x", "y")), ("stage", {"array": "A", "into": "x_wide", "index": ["i", "k"]})), "narrow", {}, "narrow x_wide: the name is taken"),
     # stage and fill
     (matmul, "stage", {**STAGE, "only": "y"}, "stage B: y does not read B"),
     (lambda: kernel(normal("y", "i", op("+", ref("A", "i", 0), ref("A", "i", 1))), outputs=("y",)), "stage", {"array": "A", "into": "At", "index": ["i"]}, "read at several indices: A\\[i, 0\\], A\\[i, 1\\]"),

@@ -17,7 +17,7 @@ from moapipe.loops.onf_json import from_json, to_json
 def everything():
     body = (Alloc("t"), Loop("i", scalar(1), op("min", "n", 8), (loop("v", 4, Accumulate("max", ref("t", "v"), op("neg", 0.1), (op("<", "i", "n"),), "t"),
             kind="lane"),), "parallel", "dynamic", "scores"), Assign(ref("C"), scalar(-inf), (), "C", (ref("u"),)), Accumulate("sum", ref("C"), scalar(1), (), "C", (), True))
-    return Kernel("all", ("n",), (Array("C", (), "output", stream=True), Array("t", (Num(4),), "private", -inf), Array("u", (), "workspace", 0.0)), body)
+    return Kernel("all", ("n",), (Array("C", (), "output", stream=True), Array("t", (Num(4),), "private", -inf), Array("u", (), "workspace", 0.0), Array("v", (Num(2),), "input", narrow=True)), body)
 
 
 @pytest.mark.parametrize("kernel", [*NESTS.values(), everything()], ids=[*NESTS, "everything"])

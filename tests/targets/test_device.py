@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.loops.nests import NESTS, sizes_for
+from ml_dtypes import bfloat16
+from tests.loops.nests import NESTS, array, loop, ref, sizes_for
 from tests.loops.test_lift_alone import last
 from tests.targets import tiles
 from tests.targets.compiled import compiler
 from tests.targets.test_emit import EPS, random_inputs
 
 from moapipe.algebra.function import FUNCS
+from moapipe.errors import TargetError
 from moapipe.lab import emulation
 from moapipe.loops.interpret import run
+from moapipe.loops.onf import Assign, Kernel
 from moapipe.targets.emit import emit
-from moapipe.targets.isa import DTYPES
+from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.table import TARGETS, flags
 
 KERNELS = {name: replace(k, name=name) for name, k in {
@@ -29,7 +32,7 @@ KERNELS = {name: replace(k, name=name) for name, k in {
 DEVICES = emulation.LANGUAGES
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ARITHMETIC)
 @pytest.mark.parametrize("target", DEVICES)
 def test_device_text_compiles(target, dtype, tmp_path):
     """All kernels in one file a dtype: these compilers start slowly."""
@@ -47,7 +50,7 @@ def test_device_text_compiles(target, dtype, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ARITHMETIC)
 @pytest.mark.parametrize("target", DEVICES)
 @pytest.mark.parametrize("name", [n for n in KERNELS if n != "functions"])
 def test_device_text_computes_the_same(name, target, dtype, tmp_path):
@@ -65,6 +68,32 @@ def test_device_text_computes_the_same(name, target, dtype, tmp_path):
         for n, value in ran.outputs.items():
             np.testing.assert_allclose(got.outputs[n], value, rtol=16 * EPS[dtype], atol=16 * EPS[dtype])
         assert not got.faults, got
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_what_is_stored_narrow_is_rounded_to_nearest_with_ties_to_even(tmp_path):
+    """As ml_dtypes casts, whoever wrote that: numbers of all sizes, ties, subnormal ones, infinities, no numbers; and read again as they are."""
+    x = np.concatenate([np.random.default_rng(0).integers(0, 1 << 32, 3000, np.uint32), (np.arange(1 << 16, dtype=np.uint32)[::7] << 16) + 0x8000, [0x3F807FFF, 0x3F808001]])
+    x = x.astype(np.uint32).view(np.float32)
+    body = (loop("i", "n", Assign(ref("y", "i"), ref("x", "i"), (), "y"), kind="parallel"), loop("j", "n", Assign(ref("z", "j"), ref("y", "j"), (), "z"), kind="parallel"))
+    kernel = Kernel("rounds", ("n",), (array("x", "input", "n"), replace(array("y", "output", "n"), narrow=True), array("z", "output", "n")), body)
+    source = emit(kernel, "cuda", "plain", "bf16")
+    (tmp_path / "kernel.cu").write_text(source.text)
+    emulation.compile_text(tmp_path / "kernel.cu", "bf16", tmp_path / "kernel.so")
+    got = emulation.run(tmp_path / "kernel.so", {**source.manifest, "dtype": "bf16"}, {"x": x}, {"n": len(x)}, 200)
+    with np.errstate(all="ignore"):
+        want = x.astype(bfloat16)
+        numbers = ~np.isnan(want)
+    assert got.outputs["y"].dtype == bfloat16 and (got.outputs["y"].view(np.uint16) == want.view(np.uint16))[numbers].all() and np.isnan(got.outputs["y"][~numbers]).all()
+    np.testing.assert_array_equal(got.outputs["z"][numbers], want.astype(np.float32)[numbers])
+    assert not got.faults and (got.traffic["y"].stores, got.traffic["y"].loads) == (len(x), len(x)) and (~numbers).any()
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if "bf16" not in TARGETS[t].dtypes])
+def test_a_language_without_a_dtype_says_who_has_it(target):
+    with pytest.raises(TargetError, match=f"{target} holds no numbers in bf16") as refused:
+        emit(KERNELS["product"], target, "plain", "bf16")
+    assert "cuda can" in refused.value.hint and f"{target} takes f32, f64" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", KERNELS)

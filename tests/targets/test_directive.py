@@ -13,7 +13,7 @@ from moapipe.lab.errand import Errand
 from moapipe.loops.interpret import run
 from moapipe.targets.comparison import compare
 from moapipe.targets.emit import emit, symbol
-from moapipe.targets.isa import DTYPES
+from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.table import PAIRS, TARGETS
 
 KERNELS = {
@@ -30,7 +30,7 @@ def test_compilers_take_it_without_a_warning_and_it_computes_the_same(target, wa
     """All nests in one process of its own: another OpenMP runtime may live in this one."""
     errands, expected = [], []
     for name, (kernel, sizes) in KERNELS.items():
-        for dtype in DTYPES:
+        for dtype in ARITHMETIC:
             source, made = emit(kernel, target, "plain", dtype), tmp_path / f"{name}.{dtype}.so"
             (tmp_path / source.manifest["source"]).write_text(source.text)
             offload.compile_text(target, way, tmp_path / source.manifest["source"], made, *STRICT[offload.compiler(target, way)[0]])

@@ -15,11 +15,11 @@ from moapipe.algebra.index import evaluate
 from moapipe.loops.interpret import run
 from moapipe.loops.lift.storage import prefetch
 from moapipe.targets.emit import emit
-from moapipe.targets.isa import DTYPES, ISAS
+from moapipe.targets.isa import ARITHMETIC, ISAS
 from moapipe.targets.table import TARGETS
 
 LANGUAGES = [t for t in TARGETS if not (TARGETS[t].device or TARGETS[t].offloads) and compiler(t)]
-UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in DTYPES]
+UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in ARITHMETIC]
 EPS = {"f32": 2e-6, "f64": 4e-15}
 
 
@@ -88,7 +88,7 @@ def test_masks_in_the_tile(unit, vectors, tmp_path):
     check(tiles.masked_rows(v, w), unit, sizes, tmp_path, tolerance=16)
 
 
-@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
+@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in ARITHMETIC], ids="-".join)
 def test_bounds_that_depend_and_division_of_negative_numbers(unit, tmp_path):
     check(tiles.triangle(), unit, [{"n": n} for n in (0, 1, 2, 7, 12)], tmp_path)
 
@@ -102,12 +102,12 @@ def test_guards_that_all_lanes_share(unit, tmp_path):
         assert text.index("if (v_i <= 1)") < text.index("do v_l =") < text.index("if (1 < v_i)")
 
 
-@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
+@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in ARITHMETIC], ids="-".join)
 def test_iterations_dealt_from_both_ends(unit, tmp_path):
     check(tiles.paired(), unit, [{"n": n} for n in (0, 1, 2, 7, 12)], tmp_path, tolerance=4)
 
 
-@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in DTYPES], ids="-".join)
+@pytest.mark.parametrize("unit", [(t, "plain", d) for t in LANGUAGES for d in ARITHMETIC], ids="-".join)
 def test_serial_loops_around_parallel_ones(unit, tmp_path):
     check(tiles.panels(4), unit, [{"n": n} for n in (0, 1, 2, 3, 9)], tmp_path, tolerance=2)
 

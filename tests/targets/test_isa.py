@@ -1,7 +1,7 @@
 import pytest
 
 from moapipe.errors import TargetError
-from moapipe.targets.isa import DTYPES, ISAS, Caches, isa_named, tile_parameters
+from moapipe.targets.isa import DTYPES, ISAS, Caches, element_bytes, isa_named, tile_parameters
 
 EVERY = [(isa, dtype) for isa in ISAS for dtype in DTYPES]
 
@@ -9,7 +9,7 @@ EVERY = [(isa, dtype) for isa in ISAS for dtype in DTYPES]
 @pytest.mark.parametrize(("isa", "dtype"), EVERY)
 def test_accumulators_fit_the_registers_and_hide_the_latency(isa: str, dtype: str) -> None:
     row, p = ISAS[isa], tile_parameters(isa, dtype)
-    assert p["V"] * DTYPES[dtype] == row.vector_bytes
+    assert p["V"] * element_bytes(dtype) == row.vector_bytes
     assert p["W"] == p["NV"] * p["V"]
     assert row.latency * row.throughput <= p["MR"] * p["NV"] <= row.registers - p["NV"] - 1
 

@@ -10,13 +10,13 @@ from tests.targets.compiled import HERE, compiler, listing
 
 from moapipe.errors import TargetError
 from moapipe.targets.emit import emit
-from moapipe.targets.isa import DTYPES, ISAS, tile_parameters
+from moapipe.targets.isa import ARITHMETIC, ISAS, tile_parameters
 from moapipe.targets.listing import check, gate, tiles_of
 from moapipe.targets.table import TARGETS
 from moapipe.targets.target import Tile
 
 LANGUAGES = [t for t in TARGETS if not (TARGETS[t].device or TARGETS[t].offloads) and compiler(t)]
-UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in DTYPES]
+UNITS = [(t, isa, dtype) for t in LANGUAGES for isa in HERE for dtype in ARITHMETIC]
 
 
 @pytest.mark.parametrize(("target", "isa", "dtype"), UNITS)

@@ -11,13 +11,14 @@ from moapipe.errors import ConfigError
 from moapipe.lab import experiment, kernel
 from moapipe.lab.experiment import Build, Experiment, Group
 from moapipe.lab.kernel import KernelFile
+from moapipe.targets.isa import DTYPES
 
 Kernel = Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel file's name, kernels/KERNEL.py.", show_default=False)]
 Form = Annotated[str, typer.Option(help="What changes the mathematics, a row of the kernel's FORMS. Default: its first.", show_default=False)]
 Variant = Annotated[str, typer.Option(help="A block of kernels/KERNEL.yaml. Default: its first.", show_default=False)]
 Target = Annotated[str, typer.Option(help=f"The language: {', '.join(kernel.TARGETS)}.")]
 Isa = Annotated[str, typer.Option(help="The instruction set: auto (this machine's), or a row of ISAS.")]
-Dtype = Annotated[str, typer.Option(help="The element type: f32 or f64.")]
+Dtype = Annotated[str, typer.Option(help=f"The element type: {', '.join(DTYPES)}.")]
 Machine = Annotated[str, typer.Option(help="config/machines/MACHINE.yaml.")]
 ExperimentName = Annotated[str, typer.Option("--experiment", help="The experiment, config/NAME.yaml.")]
 OnMachine = Annotated[str, typer.Option("--machine", help="config/machines/MACHINE.yaml instead of the experiment's own.", show_default=False)]
@@ -33,7 +34,7 @@ def build_of(file: KernelFile, root: Path, form: str, variant: str, target: str,
     file.form(form)
     variant = variant or next(iter(file.variants_of(form, target) or file.variants))
     file.variant(variant)
-    for word, known, what in ((target, kernel.TARGETS, "target"), (dtype, kernel.DTYPES, "dtype")):
+    for word, known, what in ((target, kernel.TARGETS, "target"), (dtype, tuple(DTYPES), "dtype")):
         kernel.choose(word, known, what, "the command line")
     if isa == "auto":
         isa = experiment.resolve_isa(isa, experiment.machine_file(machine, root))

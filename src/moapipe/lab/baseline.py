@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from moapipe.lab import kernel as kernels
+from moapipe.lab.buffer import DTYPES, tensor
 
 PR_SET_PDEATHSIG = 1
-DTYPES = {"f32": np.float32, "f64": np.float64}
-
 
 @dataclass
 class Served:
@@ -36,7 +35,6 @@ class Served:
     probe: Any
     file: kernels.KernelFile
     form: str
-    dtype: str
     threads: int
     touchers: int                               # of the input tensors' pages
     tensors: tuple[Any, ...] = ()
@@ -44,8 +42,8 @@ class Served:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """baseline PROBE ROOT KERNEL FORM DTYPE THREADS"""
-    probe_path, root, name, form, dtype, threads = arguments
+    """baseline PROBE ROOT KERNEL FORM THREADS"""
+    probe_path, root, name, form, threads = arguments
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
     probe.probe_pages.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     probe.probe_placed.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
     probe.probe_settle.restype = ctypes.c_double
-    served = Served(torch, probe, kernels.load(name, Path(root)), form, dtype, int(threads), int(threads))
+    served = Served(torch, probe, kernels.load(name, Path(root)), form, int(threads), int(threads))
     print(f"ready {time.process_time():.9f} {json.dumps(about(torch))}", file=answers)
     for line in sys.stdin:
         try:
@@ -111,11 +109,11 @@ def prepare(served: Served, inputs: int) -> str:
     served.torch.set_num_threads(served.touchers)
     tensors = {}
     for _ in range(inputs):
-        _, name, shape, path = sys.stdin.readline().rstrip("\n").split(" ", 3)
+        _, name, dtype, shape, path = sys.stdin.readline().rstrip("\n").split(" ", 4)
         extents = [int(s) for s in shape.split("x")] if shape != "-" else []
-        raw = np.fromfile(path, DTYPES[served.dtype], prod(extents)).reshape(extents)
-        tensors[name] = served.torch.empty(extents, dtype=getattr(served.torch, np.dtype(DTYPES[served.dtype]).name))
-        tensors[name].copy_(served.torch.from_numpy(raw))
+        raw = tensor(served.torch, np.fromfile(path, DTYPES[dtype], prod(extents)).reshape(extents), dtype)
+        tensors[name] = served.torch.empty(extents, dtype=raw.dtype)
+        tensors[name].copy_(raw)
     served.tensors = tuple(tensors.values())
     served.torch.set_num_threads(served.threads)
     name, call = served.file.call("baseline", served.torch, tensors, served.form)

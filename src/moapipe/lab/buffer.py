@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-DTYPES: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f64": np.float64}
+DTYPES: dict[str, type[Any]] = {"f32": np.float32, "f64": np.float64, "bf16": bfloat16}
+"""Elements of a buffer, by dtype; a cast to them rounds to nearest, ties to even."""
 LINE = 64
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
-PATTERNS = {"f32": np.uint32(0x7FC5A5A5), "f64": np.uint64(0x7FF8_5A5A_C3C3_A5A5)}
+PATTERNS = {"f32": np.uint32(0x7FC5A5A5), "f64": np.uint64(0x7FF8_5A5A_C3C3_A5A5), "bf16": np.uint16(0x7FE5)}
 """Quiet NaNs with a payload: a kernel that reads one shows NaN, and one that was overwritten shows another pattern."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,6 +40,11 @@ def aligned(elements: int, dtype: str) -> NDArray[Any]:
 def poison(a: NDArray[Any], dtype: str) -> None:
     """Fill with the NaN pattern."""
     a.view(PATTERNS[dtype].dtype)[:] = PATTERNS[dtype]
+
+
+def tensor(torch: Any, elements: NDArray[Any], dtype: str) -> Any:
+    """The same elements as a tensor of PyTorch, which knows numpy's own dtypes only."""
+    return torch.from_numpy(elements.view(PATTERNS[dtype].dtype)).view(getattr(torch, np.dtype(DTYPES[dtype]).name))
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,13 @@ from moapipe.lab import build as building
 from moapipe.lab import locality
 from moapipe.lab.experiment import machine_file, resolve_isa
 from moapipe.lab.file import write_json
-from moapipe.lab.kernel import DTYPES
 from moapipe.lab.participant import scrubbed
 from moapipe.lab.place import calibrated
 from moapipe.lab.runtime import settings
 from moapipe.machine.placement import cpus
 from moapipe.machine.rate import LEVELS, MEASURED, Bandwidth, Calibration, Rates
 from moapipe.machine.topology import Topology, probe
-from moapipe.targets.isa import CACHES, Isa, isa_named, tile_parameters
+from moapipe.targets.isa import ARITHMETIC, CACHES, Isa, isa_named, tile_parameters
 from moapipe.targets.support import helpers
 from moapipe.targets.table import flags
 from moapipe.targets.target import Unit
@@ -49,7 +48,7 @@ def calibrate(machine: str, root: Path) -> Calibration:
     command = building.find(file, "c", machine).command
     seen: dict[str, dict[int, Seen]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for dtype in DTYPES:
+        for dtype in ARITHMETIC:
             program = compile_loops(command, isa, dtype, Path(folder))
             seen[dtype] = {t: run(program, top, t, bandwidths=dtype == "f64") for t in thread_counts(top.cores)}
     result = replace(_calibration(machine, isa, top, command, seen), locality=locality.measure(top, root, machine))

@@ -32,6 +32,7 @@ from moapipe.lab.place import built, derived
 from moapipe.lab.place import root as find_root
 from moapipe.lab.transcript import write
 from moapipe.loops.interpret import run as interpret
+from moapipe.targets.isa import ARITHMETIC
 
 STAGES = ("reference", "dnf", "onf", "c", "fortran")
 Arrays = dict[str, NDArray[Any]]
@@ -57,7 +58,7 @@ def call(
     flat, leading = collapse(file, start, given)
     flat, sizes = complete(file, start, flat)
     dtype = dtype or _dtype(flat)
-    choose(dtype, list(DTYPES), "dtype", kernel)
+    choose(dtype, list(ARITHMETIC), "dtype", kernel)
     match target:
         case "reference":
             out = file.call("reference", np, flat, form)

@@ -31,7 +31,8 @@ from moapipe.loops.lift import LiftStep, apply_script
 from moapipe.loops.onf import Accumulate, Alloc, Kernel, onf_hash, statements
 from moapipe.loops.share import lower
 from moapipe.targets.emit import emit
-from moapipe.targets.isa import element_bytes, tile_parameters
+from moapipe.targets.isa import dtype_named, element_bytes, tile_parameters
+from moapipe.targets.table import taking
 from moapipe.targets.target import Source
 
 SCHEMA = 1  # of manifest.json
@@ -117,6 +118,7 @@ def derive(build: Build, root: Path, *, tiny: bool = False) -> Derivation:
     choose(build.target, variant.targets, "target", f"kernels/{build.kernel}.yaml: {build.variant}")
     choose(build.variant, kernel.variants_of(build.form), f"variant for the form {build.form}", f"kernels/{build.kernel}.yaml")
     try:
+        taking(build.target, build.dtype)
         with _uncollected():
             stage = _schedule(kernel, build.form, build.variant, build.isa, build.dtype, tiny)
             return Derivation(build, _denotation(kernel, build.form), stage, emit(stage.kernel, build.target, build.isa, build.dtype))
@@ -164,7 +166,8 @@ def _schedule(kernel: KernelFile, form: str, name: str, isa: str, dtype: str, ti
         before, after = after, LAWS[law].apply(after)
         laws.append(LawStep(law, before, after))
     naive = lower(after, tuple(variant.inline))
-    lifts = apply_script(naive, variant.lifts, params, kernel.form(form))
+    held = dtype_named(dtype)
+    lifts = apply_script(naive, (*variant.lifts, *([{"narrow": {}}] if held.arithmetic != held.name else [])), params, kernel.form(form))
     return Schedule(params, tuple(laws), naive, lifts, onf_hash(lifts[-1].kernel if lifts else naive))
 
 

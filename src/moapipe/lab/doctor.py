@@ -20,10 +20,9 @@ from moapipe.errors import MoapipeError
 from moapipe.lab import binary, evidence, gpu, module, slurm
 from moapipe.lab import build as building
 from moapipe.lab.experiment import MachineFile, machine_file, resolve_isa
-from moapipe.lab.kernel import DTYPES
 from moapipe.machine import topology
 from moapipe.machine.quota import cpu_quota
-from moapipe.targets.isa import isa_named
+from moapipe.targets.isa import ARITHMETIC, isa_named
 from moapipe.targets.table import TARGETS, flags
 
 Severity = Literal["fine", "notice", "wrong"]
@@ -138,7 +137,7 @@ def _compilers(place: Place) -> Iterator[Finding]:
         except MoapipeError as e:
             yield Finding(f"compiler of {target}", e.message, "wrong", e.hint)
             continue
-        complaint = module.another(compiler) or _compiles([compiler.command, *flags(target, isa, DTYPES[0]), *compiler.flags], target)
+        complaint = module.another(compiler) or _compiles([compiler.command, *flags(target, isa, ARITHMETIC[0]), *compiler.flags], target)
         said = building.version(compiler.command)
         if complaint:
             yield Finding(f"compiler of {target}", f"{said}: {complaint}", "wrong",

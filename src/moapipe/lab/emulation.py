@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moapipe.errors import LabError
-from moapipe.lab.buffer import DTYPES, aligned
-from moapipe.lab.library import becoming, function, shapes, work_elements
+from moapipe.lab.buffer import aligned
+from moapipe.lab.library import WORK, becoming, filled, function, held, shapes, work_elements
 from moapipe.loops.atomic import atomics
 from moapipe.loops.onf import Kernel
 from moapipe.loops.tally import Access
+from moapipe.targets.isa import dtype_named
 
 LANGUAGES = ("cuda", "hip")
 """Targets whose text the shim reads."""
 SHIM = Path(__file__).parent / "native" / "shim.hpp"
 COMMAND = ("g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-include", str(SHIM))
 REAL = {"f32": "float", "f64": "double"}
-WORK = "work"
 FOR_COMPILERS = re.compile(r"\A/\*.*?\*/|^#ifndef EMULATED$.*?^#endif$", re.MULTILINE | re.DOTALL)
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -89,7 +89,7 @@ def miscounted(e: Emulation, kernel: Kernel, sizes: Mapping[str, int], accesses:
 
 def compile_text(source: Path, dtype: str, library: Path) -> None:
     """The text as a library. LabError with the compiler's words when it does not compile."""
-    command = (*COMMAND, f"-DREAL={REAL[dtype]}", "-x", "c++", str(source), "-o", str(library))
+    command = (*COMMAND, f"-DREAL={REAL[dtype_named(dtype).arithmetic]}", "-x", "c++", str(source), "-o", str(library))
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as e:
@@ -101,20 +101,15 @@ def compile_text(source: Path, dtype: str, library: Path) -> None:
 def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int,
         *, descending: bool = False) -> Emulation:
     """Call the kernel on copies of `inputs` with `threads` GPU threads; `descending` runs blocks and threads the other way round."""
-    dtype = manifest["dtype"]
-    buffers: dict[str, NDArray[Any]] = {}
-    for a in manifest["inputs"]:
-        value = np.asarray(inputs[a["name"]], DTYPES[dtype])
-        buffers[a["name"]] = aligned(value.size, dtype)
-        buffers[a["name"]][:] = value.ravel()
+    buffers, dtypes = filled(manifest, inputs), held(manifest)
     made = shapes(manifest, "outputs", sizes)
-    buffers |= {n: aligned(prod(s), dtype) for n, s in made.items()}
-    work = aligned(work_elements(manifest, sizes, threads), dtype)
+    buffers |= {n: aligned(prod(s), dtypes[n]) for n, s in made.items()}
+    work = aligned(work_elements(manifest, sizes, threads), dtypes[WORK])
     shim = ctypes.CDLL(str(library))
     shim.shim_shuffles.restype = ctypes.c_int64
     shim.shim_begin(int(descending))
     for b in (*buffers.values(), work):
-        shim.shim_buffer(ctypes.c_void_p(b.ctypes.data), ctypes.c_int64(b.size))
+        shim.shim_buffer(ctypes.c_void_p(b.ctypes.data), ctypes.c_int64(b.size), ctypes.c_int64(b.itemsize))
     function(library, manifest)(list(buffers.values()), work, [sizes[s] for s in manifest["sizes"]], threads)
     told = np.zeros((len(buffers) + 2, 4), np.int64)
     shim.shim_counts(ctypes.c_void_p(told.ctypes.data))

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from moapipe.errors import ConfigError
 from moapipe.lab.cluster import Cluster
 from moapipe.lab.document import Strict, choose, load
-from moapipe.lab.kernel import DTYPES, TARGETS, KernelFile, TargetName, engine_digest, scan, sizes_at, variant_digest
+from moapipe.lab.kernel import TARGETS, KernelFile, TargetName, engine_digest, scan, sizes_at, variant_digest
 from moapipe.machine import rate
 from moapipe.machine.arrangement import (
     ALL,
@@ -36,7 +36,8 @@ from moapipe.machine.arrangement import (
 from moapipe.machine.device import Device
 from moapipe.machine.rate import Way
 from moapipe.machine.topology import native_isa
-from moapipe.targets.isa import ISAS
+from moapipe.targets.isa import ARITHMETIC, DTYPES, ISAS
+from moapipe.targets.table import takers
 
 BUILD_AXES = ("kernel", "form", "variant", "target", "isa", "dtype")
 GROUP_AXES = ("kernel", "form", "dtype")
@@ -49,6 +50,7 @@ LARGEST = 1 << 40
 """Above this a size is a slip of the hand, and products of a few of them would not fit 64 bits."""
 Size = Annotated[int, Field(ge=0, le=LARGEST)]
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
+DtypeName = Literal["f32", "f64", "bf16"]
 Settle = Callable[[Arrangement], Iterable[Arrangement]]
 
 
@@ -131,7 +133,7 @@ class Work(Strict):
     forms: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     targets: tuple[TargetName, ...] = Field(default=("c", "fortran"), min_length=1)
-    dtypes: tuple[Literal["f32", "f64"], ...] = Field(default=("f32", "f64"), min_length=1)
+    dtypes: tuple[DtypeName, ...] = Field(default=ARITHMETIC, min_length=1)
     at: tuple[dict[str, Size | Sizes], ...] = Field(min_length=1)
     limits: dict[str, dict[str, Size]] = Field(default={})
     yardsticks: tuple[Way, ...] = ()
@@ -270,6 +272,8 @@ def _check_work(kernel: KernelFile, work: Work, where: str) -> None:
         named = getattr(work, key)
         if again := next((x for i, x in enumerate(named) if x in named[:i]), None):
             raise ConfigError(f"{key}: {again} is named twice", where=where, hint="one measurement of a case belongs in a dataset")
+    if work.yardsticks and (narrow := [d for d in work.dtypes if d not in ARITHMETIC]):
+        raise ConfigError(f"yardsticks move no {narrow[0]}", where=where, hint=f"they move {', '.join(ARITHMETIC)}")
     for form in work.forms:
         choose(form, list(kernel.forms), f"form of {kernel.name}", where)
     for variant in (*work.variants, *work.limits):
@@ -304,9 +308,13 @@ def asked(e: Experiment, g: Group) -> Iterator[tuple[Build, str]]:
         build = Build(g.kernel, g.form, variant, target, e.isa, g.dtype)
         named = variant in work.variants
         if target in kernel.variant(variant).targets:
-            yield build, _unmeasured(target, e.machine)
+            yield build, _unheld(target, g.dtype) or _unmeasured(target, e.machine)
         elif named:
             yield build, f"{variant} of {g.kernel} is not written for {target}"
+
+
+def _unheld(target: str, dtype: str) -> str:
+    return "" if target in takers(dtype) else f"{target} holds no numbers in {dtype}; {', '.join(takers(dtype))} can"
 
 
 def _unmeasured(target: str, machine: MachineFile) -> str:
@@ -317,7 +325,8 @@ def _unmeasured(target: str, machine: MachineFile) -> str:
 
 def texts(e: Experiment) -> tuple[Build, ...]:
     """Builds of texts for GPUs, whether this machine can run them or not: they are derived, compiled and emulated."""
-    return tuple(b for g in groups(e) for b, _ in asked(e, g) if b.target not in HOST_TARGETS and b.target in e.kernels[b.kernel].variant(b.variant).targets)
+    return tuple(b for g in groups(e) for b, _ in asked(e, g)
+                 if b.target not in HOST_TARGETS and b.target in takers(b.dtype) and b.target in e.kernels[b.kernel].variant(b.variant).targets)
 
 
 def builds(e: Experiment, group: Group | None = None) -> tuple[Build, ...]:
@@ -375,12 +384,12 @@ def run_digest(e: Experiment, group: Group) -> str:
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
-def all_builds(root: Path, isa: str, kernels: tuple[str, ...], targets: tuple[str, ...] = TARGETS, dtypes: tuple[str, ...] = DTYPES) -> tuple[Build, ...]:
+def all_builds(root: Path, isa: str, kernels: tuple[str, ...], targets: tuple[str, ...] = TARGETS, dtypes: tuple[str, ...] = tuple(DTYPES)) -> tuple[Build, ...]:
     """Every (kernel, form, variant, target, dtype) that exists, for one instruction set."""
     out: list[Build] = []
     for name in kernels:
         kernel = scan(name, root)
         for form, target, dtype in product(kernel.forms, targets, dtypes):
-            for variant in kernel.variants_of(form, target):
+            for variant in kernel.variants_of(form, target) if target in takers(dtype) else ():
                 out.append(Build(name, form, variant, target, isa, dtype))
     return tuple(out)

@@ -36,7 +36,7 @@ from moapipe.machine.predict import Prediction, predict
 from moapipe.machine.rate import LEVELS, Calibration, at
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
-from moapipe.targets.isa import element_bytes
+from moapipe.targets.isa import dtype_named, element_bytes
 from moapipe.targets.simt import BLOCK
 
 SCHEMA = 1
@@ -73,7 +73,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[Build, Kernel], c: Calibration, top: Topology) -> Iterator[dict[str, Any]]:
     """C and Fortran of one loop nest share its numbers."""
-    file, size = kernel.load(group.kernel, e.root), element_bytes(group.dtype)
+    file, size, held = kernel.load(group.kernel, e.root), element_bytes(group.dtype), dtype_named(group.dtype).bytes
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     for case in cases:
         point, nest = case.point, nests[case.build]
@@ -81,7 +81,7 @@ def _predictions(e: Experiment, group: Group, cases: list[Case], nests: Mapping[
         key = (case.build.variant, device is not None, point.label, point.arrangement)
         if key not in known:
             known[key] = _numbers(nest, point, size, c, top, group.dtype) if device is None else _on_device(nest, point, size, device, group.dtype)
-        bounds = {level: size * file.call("lower_bound", point.sizes, group.form, bytes_ // size) for level, bytes_ in c.capacity.items()}
+        bounds = {level: held * file.call("lower_bound", point.sizes, group.form, bytes_ // held) for level, bytes_ in c.capacity.items()}
         yield {
             **{axis: getattr(case.build, axis) for axis in experiment.BUILD_AXES}, "machine": e.file.machine, "label": point.label, **asdict(point.arrangement),
             "useful_flops": int(file.call("useful_flops", point.sizes, group.form)),
@@ -122,9 +122,10 @@ def _on_device(nest: Kernel, point: Point, size: int, device: Device, dtype: str
     at_once = device.multiprocessors * occupancy(device, BLOCK).blocks
     found = launches(nest, point.sizes, size, lockstep.Device(device.cache_bytes, device.parts, SECTOR_BYTES, at_once))
     moved = round(sum(sum(x.read) + sum(x.written) for x in found) / 2)
-    compute, memory = counts.flops / device.peak_flops[dtype], moved / device.bandwidth  # type: ignore[index]
+    peak = device.peak_flops[dtype_named(dtype).arithmetic]  # type: ignore[index]
+    compute, memory = counts.flops / peak, moved / device.bandwidth
     times = Prediction(max(compute, memory), compute, memory, 0.0, "L2", {"L2": moved}, {"L2": device.bandwidth})
-    told = {"regions": counts.barriers, "penalty_ceiling": 1.0, "stores": "plain", "peak_flops": device.peak_flops[dtype]}  # type: ignore[index]
+    told = {"regions": counts.barriers, "penalty_ceiling": 1.0, "stores": "plain", "peak_flops": peak}
     return {**_times(times), **_totals(counts), **told, "traffic_bytes": dict(times.traffic), "bandwidth": dict(times.bandwidth)}
 
 

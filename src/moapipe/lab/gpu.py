@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from moapipe.errors import LabError
-from moapipe.lab.buffer import DTYPES, PATTERNS
+from moapipe.lab.buffer import DTYPES, PATTERNS, tensor
 from moapipe.lab.launch import Launch, launches
-from moapipe.lab.library import Function, becoming, shapes, work_elements
+from moapipe.lab.library import WORK, Function, becoming, held, shapes, work_elements
 from moapipe.machine.device import Device
 
 PR_SET_PDEATHSIG = 1
@@ -119,31 +119,30 @@ def function(binary: Path, manifest: Mapping[str, Any]) -> Function:
     """`f(buffers, work, sizes, threads)` as `library.function`: host arrays are copied to the device and back. LabError when a launch
     fails or an element beside a buffer was written."""
     module = Module.load(binary, manifest)
-    names = [a["name"] for a in (*manifest["inputs"], *manifest["outputs"])]
+    names, dtypes = [a["name"] for a in (*manifest["inputs"], *manifest["outputs"])], held(manifest)
     written = {*becoming(manifest), *range(len(manifest["inputs"]), len(names))}
 
     def call(buffers: Sequence[Any], work: Any, sizes: Sequence[int], threads: int) -> None:
-        guarded = [_guarded(module.cupy, b, manifest["dtype"]) for b in (*buffers, work)]
+        guarded = [_guarded(module.cupy, b, dtypes[n]) for n, b in zip((*names, WORK), (*buffers, work), strict=True)]
         at = dict(zip(manifest["sizes"], sizes, strict=True))
         try:
-            module.start(launches(manifest, at, threads), {n: g[GUARD : g.size - GUARD] for n, g in zip((*names, "work"), guarded, strict=True)})
+            module.start(launches(manifest, at, threads), {n: g[GUARD : g.size - GUARD] for n, g in zip((*names, WORK), guarded, strict=True)})
             back = [module.cupy.asnumpy(g) for g in guarded]
         except Exception as e:
             raise LabError(f"the launch fails: {str(e).splitlines()[0] if str(e) else type(e).__name__}", where=binary.name) from e
-        for k, (name, g) in enumerate(zip((*names, "work"), back, strict=True)):
-            bits = g.view(PATTERNS[manifest["dtype"]].dtype)
-            if (np.concatenate([bits[:GUARD], bits[bits.size - GUARD :]]) != PATTERNS[manifest["dtype"]]).any():
+        for k, (name, bits) in enumerate(zip((*names, WORK), back, strict=True)):
+            if (np.concatenate([bits[:GUARD], bits[bits.size - GUARD :]]) != PATTERNS[dtypes[name]]).any():
                 raise LabError(f"{name}: elements beside its buffer were written", where=binary.name)
             if k in written:
-                buffers[k][:] = g[GUARD : g.size - GUARD]
+                buffers[k][:] = bits[GUARD : bits.size - GUARD].view(buffers[k].dtype)
 
     return call
 
 
 def _guarded(cupy: Any, x: Any, dtype: str) -> Any:
-    host = np.empty(x.size + 2 * GUARD, DTYPES[dtype])
-    host.view(PATTERNS[dtype].dtype)[:] = PATTERNS[dtype]
-    host[GUARD : host.size - GUARD] = x
+    """As bit patterns, for a device takes addresses, and cupy need not know the dtype."""
+    host = np.full(x.size + 2 * GUARD, PATTERNS[dtype])
+    host[GUARD : host.size - GUARD].view(DTYPES[dtype])[:] = x
     return cupy.asarray(host)
 
 
@@ -217,16 +216,16 @@ def _rows(counts: Sequence[str]) -> int:
 def kernel(binary: Path, manifest: Mapping[str, Any], cache_bytes: int) -> Served:
     """A process that measures a device binary."""
     module = Module.load(binary, manifest)
-    cupy, dtype = module.cupy, DTYPES[manifest["dtype"]]
+    cupy, bits = module.cupy, {n: PATTERNS[dtype].dtype for n, dtype in held(manifest).items()}
     cupy.cuda.set_allocator(cupy.cuda.MemoryPool().malloc)
 
     def prepare(served: Served, rows: list[str], threads: int) -> str:
         given = [r.split(" ", 2) for r in rows]
         sizes = dict(zip(manifest["sizes"], [int(r[1]) for r in given if r[0] == "size"], strict=True))
-        inputs = [np.fromfile(r[2].rstrip("\n"), dtype, int(r[1])) for r in given if r[0] == "input"]
-        buffers = {a["name"]: module.buffer(x) for a, x in zip(manifest["inputs"], inputs, strict=True)}
-        buffers |= {n: cupy.empty(prod(s), dtype) for n, s in shapes(manifest, "outputs", sizes).items()}
-        buffers["work"] = cupy.empty(work_elements(manifest, sizes, threads), dtype)
+        rows = zip([a["name"] for a in manifest["inputs"]], [r for r in given if r[0] == "input"], strict=True)
+        buffers = {n: module.buffer(np.fromfile(r[2].rstrip("\n"), bits[n], int(r[1]))) for n, r in rows}
+        buffers |= {n: cupy.empty(prod(s), bits[n]) for n, s in shapes(manifest, "outputs", sizes).items()}
+        buffers[WORK] = cupy.empty(work_elements(manifest, sizes, threads), bits[WORK])
         plan = launches(manifest, sizes, threads)
         served.call = lambda: module.start(plan, buffers)
         return ""
@@ -239,7 +238,7 @@ def _flusher(cupy: Any, cache_bytes: int) -> Callable[[], Any]:
     return lambda: rubbish.fill(0)
 
 
-def torch_call(root: Path, name: str, form: str, dtype: str, backend: str, cache_bytes: int) -> Served:
+def torch_call(root: Path, name: str, form: str, backend: str, cache_bytes: int) -> Served:
     """A process that measures PyTorch's own call on the device, with one of its BACKENDS or (empty) the one that it chooses."""
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
@@ -252,9 +251,9 @@ def torch_call(root: Path, name: str, form: str, dtype: str, backend: str, cache
     def prepare(served: Served, rows: list[str], threads: int) -> str:
         tensors = {}
         for r in rows:
-            _, array, shape, path = r.rstrip("\n").split(" ", 3)
+            _, array, dtype, shape, path = r.rstrip("\n").split(" ", 4)
             extents = [int(s) for s in shape.split("x")] if shape != "-" else []
-            tensors[array] = torch.from_numpy(np.fromfile(path, DTYPES[dtype], prod(extents)).reshape(extents)).cuda()
+            tensors[array] = tensor(torch, np.fromfile(path, DTYPES[dtype], prod(extents)).reshape(extents), dtype).cuda()
         called, call = file.call("baseline", torch, tensors, form)
         served.call = _with_backend(torch, backend, call) if backend else call
         served.call()
@@ -274,7 +273,7 @@ def _with_backend(torch: Any, backend: str, call: Callable[[], Any]) -> Callable
 
 
 def main(arguments: Sequence[str]) -> None:
-    """gpu kernel BINARY MANIFEST CACHE_BYTES, or gpu torch ROOT KERNEL FORM DTYPE BACKEND|- CACHE_BYTES"""
+    """gpu kernel BINARY MANIFEST CACHE_BYTES, or gpu torch ROOT KERNEL FORM BACKEND|- CACHE_BYTES"""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
@@ -282,8 +281,8 @@ def main(arguments: Sequence[str]) -> None:
         match list(arguments):
             case ["kernel", binary, manifest, cache]:
                 served = kernel(Path(binary), json.loads(Path(manifest).read_text()), int(cache))
-            case ["torch", root, name, form, dtype, backend, cache]:
-                served = torch_call(Path(root), name, form, dtype, backend.replace("-", ""), int(cache))
+            case ["torch", root, name, form, backend, cache]:
+                served = torch_call(Path(root), name, form, backend.replace("-", ""), int(cache))
             case _:
                 raise LabError(f"unknown arguments: {' '.join(arguments)}", hint=str(main.__doc__))
     except LabError as e:

@@ -34,7 +34,6 @@ FAMILIES: dict[str, tuple[TargetName, ...]] = {
     "simt": ("cuda", "hip", "opencl"), "directives": ("c_omp_target", "fortran_omp_target", "c_openacc", "fortran_openacc"),
 }
 """Languages that a variant names together: texts of threads for GPUs; loops under directives that move them to a device."""
-DTYPES = ("f32", "f64")
 SHAPES = {
     "SIZES": 'SIZES = ("q_len", "d") names each size once', "PARAMETERS": 'PARAMETERS = {"n": ("q_len", "kv_len")} names the sizes that each one sets',
     "FORMS": 'FORMS = {"full": {}, "causal": {"causal": True}} gives each form its options, the first is the default',

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from moapipe.algebra.index import evaluate, parse
 from moapipe.errors import LabError
-from moapipe.lab.buffer import DTYPES, aligned
+from moapipe.lab.buffer import aligned
+from moapipe.targets.isa import dtype_named
 
+WORK = "work"
 Function = Callable[[Sequence[NDArray[Any]], NDArray[Any], Sequence[int], int], None]
 
 
@@ -39,6 +41,17 @@ def shapes(manifest: Mapping[str, Any], kind: str, sizes: Mapping[str, int]) -> 
     return {a["name"]: tuple(evaluate(parse(s), sizes) for s in a["shape"]) for a in manifest[kind]}
 
 
+def held(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The dtype in which each buffer holds its elements, by name: inputs, outputs, and `work`, which holds values."""
+    own = dtype_named(manifest["dtype"]).arithmetic
+    return {a["name"]: a.get("dtype", own) for a in (*manifest["inputs"], *manifest["outputs"])} | {WORK: own}
+
+
+def narrow(manifest: Mapping[str, Any]) -> frozenset[str]:
+    """Inputs and outputs, and what inputs become, whose elements are narrower than values."""
+    return frozenset(n for a in (*manifest["inputs"], *manifest["outputs"]) if "dtype" in a for n in (a["name"], a.get("becomes", a["name"])))
+
+
 def becoming(manifest: Mapping[str, Any]) -> dict[int, str]:
     """Place of an input that is updated in place -> name of the output that it is afterwards."""
     return {k: a["becomes"] for k, a in enumerate(manifest["inputs"]) if a.get("becomes")}
@@ -49,19 +62,23 @@ def work_elements(manifest: Mapping[str, Any], sizes: Mapping[str, int], threads
     return evaluate(parse(manifest["workspace"]["elements"]), {**sizes, "threads": threads})
 
 
+def filled(manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Flat aligned copies of the inputs, by name, each in the dtype that its buffer holds."""
+    out = {}
+    for a in manifest["inputs"]:
+        value, dtype = np.asarray(inputs[a["name"]]), held(manifest)[a["name"]]
+        out[a["name"]] = aligned(value.size, dtype)
+        out[a["name"]][:] = value.ravel()
+    return out
+
+
 def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int) -> dict[str, NDArray[Any]]:
     """Call the kernel on copies of `inputs` (shapes as in the manifest) and return its outputs in the build's dtype, among them
     the inputs that it updates in place, by the names of what they become."""
-    dtype = manifest["dtype"]
-    buffers = []
-    for a in manifest["inputs"]:
-        value = np.asarray(inputs[a["name"]], DTYPES[dtype])
-        flat = aligned(value.size, dtype)
-        flat[:] = value.ravel()
-        buffers.append(flat)
-    made = {n: (aligned(prod(s), dtype), s) for n, s in shapes(manifest, "outputs", sizes).items()}
-    work = aligned(work_elements(manifest, sizes, threads), dtype)
-    function(library, manifest)([*buffers, *(b for b, _ in made.values())], work, [sizes[s] for s in manifest["sizes"]], threads)
+    buffers = filled(manifest, inputs)
+    made = {n: (aligned(prod(s), held(manifest)[n]), s) for n, s in shapes(manifest, "outputs", sizes).items()}
+    work = aligned(work_elements(manifest, sizes, threads), held(manifest)[WORK])
+    function(library, manifest)([*buffers.values(), *(b for b, _ in made.values())], work, [sizes[s] for s in manifest["sizes"]], threads)
     given = list(shapes(manifest, "inputs", sizes).values())
-    updated = {new: (buffers[k], given[k]) for k, new in becoming(manifest).items()}
+    updated = {new: (buffers[manifest["inputs"][k]["name"]], given[k]) for k, new in becoming(manifest).items()}
     return {n: b.reshape(s) for n, (b, s) in {**updated, **made}.items()}

@@ -13,20 +13,23 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 from numpy.typing import NDArray
 
 from moapipe.errors import ConfigError, LabError
-from moapipe.lab.buffer import DTYPES
+from moapipe.lab.buffer import DTYPES, tensor
 from moapipe.lab.kernel import KernelFile
 from moapipe.lab.scenario import Scenario
+from moapipe.targets.isa import dtype_named
 
 WIDER: dict[str, type[np.floating[Any]]] = {"f32": np.float64, "f64": np.longdouble}
+"""The oracle's dtype, by that of a build's arithmetic."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """`inputs` in the build's dtype; `outputs` in the oracle's; `bounds` the largest absolute error of each element (float64);
+    """`inputs` as the build's buffers hold them, in the dtype of its arithmetic; `outputs` in the oracle's; `bounds` the largest absolute error of each element (float64);
     `baseline` what PyTorch gives in the build's dtype ({} where it has no such call or refuses), and the name of its call."""
 
     inputs: Arrays
@@ -37,29 +40,39 @@ class Truth:
 
 
 @lru_cache(maxsize=512)
-def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, *, beside: bool = True) -> Truth:
+def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, narrow: frozenset[str] = frozenset(), *, beside: bool = True) -> Truth:
     """The truth of a scenario, shared by all variants and languages; without PyTorch's outputs, and without loading it, where nobody looks
-    at them `beside` it. LabError when long double is no wider than float64 here."""
-    if np.finfo(WIDER[dtype]).nmant <= np.finfo(DTYPES[dtype]).nmant:
+    at them `beside` it. `narrow` inputs are rounded to the dtype, all others to that of its arithmetic; a `narrow` output may err by one
+    rounding more. LabError when long double is no wider than float64 here."""
+    own = dtype_named(dtype).arithmetic
+    if np.finfo(WIDER[own]).nmant <= np.finfo(DTYPES[own]).nmant:
         raise LabError("this machine's long double is no wider than float64", hint="validate float64 builds on x86-64")
     with np.errstate(all="ignore"):
         drawn = kernel.call("inputs", np.random.default_rng(s.seed), dict(s.sizes), form)
         if s.kind != "plain":
             drawn = kernel.module.STRESS[s.kind](drawn, form)  # type: ignore[union-attr]
-        inputs = {k: np.asarray(v, DTYPES[dtype]) for k, v in drawn.items()}
-        outputs = kernel.call("reference", np, {k: np.asarray(v, WIDER[dtype]) for k, v in inputs.items()}, form)
+        inputs = {k: np.asarray(np.asarray(v, DTYPES[dtype if k in narrow else own]), DTYPES[own]) for k, v in drawn.items()}
+        outputs = kernel.call("reference", np, {k: np.asarray(v, WIDER[own]) for k, v in inputs.items()}, form)
         plain = [{k: np.asarray(v, np.float64) for k, v in x.items()} for x in (inputs, outputs)]
-        bounds = kernel.call("error_bound", float(np.finfo(DTYPES[dtype]).eps), *plain, form)
-    return Truth(inputs, outputs, bounds, *(_baseline(kernel, form, inputs) if beside else ({}, "")))
+        bounds = kernel.call("error_bound", float(np.finfo(DTYPES[own]).eps), *plain, form)
+        bounds |= {k: _stored(bounds[k], plain[1][k], dtype) for k in bounds if k in narrow}
+    held = {k: dtype if k in narrow else own for k in inputs}
+    return Truth(inputs, outputs, bounds, *(_baseline(kernel, form, inputs, held) if beside else ({}, "")))
 
 
-def _baseline(kernel: KernelFile, form: str, inputs: Arrays) -> tuple[Arrays, str]:
+def _stored(bound: NDArray[Any], true: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The bound of a value that is rounded once more when it is stored: by half a unit in its last place, or of the smallest number."""
+    row = finfo(DTYPES[dtype])
+    return bound + float(row.eps) / 2 * (np.abs(true) + bound) + float(row.smallest_subnormal) / 2
+
+
+def _baseline(kernel: KernelFile, form: str, inputs: Arrays, held: Mapping[str, str]) -> tuple[Arrays, str]:
     """PyTorch, loaded here and not before: the process that validates is never one that measures."""
     torch = import_module("torch")
     torch.set_num_threads(1)
     try:
-        name, run = kernel.call("baseline", torch, {k: torch.from_numpy(np.array(v)) for k, v in inputs.items()}, form)
-        return {k: v.numpy() for k, v in run().items()}, name
+        name, run = kernel.call("baseline", torch, {k: tensor(torch, np.array(v, DTYPES[held[k]]), held[k]) for k, v in inputs.items()}, form)
+        return {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in run().items()}, name
     except (ConfigError, RuntimeError, IndexError, ValueError):  # an axis of length 0, mostly
         return {}, ""
 

@@ -18,7 +18,7 @@ from moapipe.lab.demand import enough
 from moapipe.lab.experiment import LAUNCHED, PROTOCOL, Build, Experiment, Group, Point, asked, cases, points
 from moapipe.lab.file import read_json, sha256
 from moapipe.lab.gpu import BACKENDS
-from moapipe.lab.library import shapes, work_elements
+from moapipe.lab.library import WORK, held, shapes, work_elements
 from moapipe.lab.place import built, derived, predicted, validated
 from moapipe.lab.runtime import missing
 from moapipe.lab.variable import BASELINE, KEY, YARDSTICK, fill
@@ -28,7 +28,7 @@ from moapipe.loops.onf_json import from_json
 from moapipe.machine.rate import Way
 from moapipe.machine.seating import Arranged, arrange, settled
 from moapipe.machine.topology import Topology
-from moapipe.targets.isa import element_bytes
+from moapipe.targets.isa import dtype_named, element_bytes
 
 ROOM = 0.8      # of the device's memory, for one case
 FAILED = ("build_failed", "gate_failed", "validation_failed")
@@ -168,8 +168,9 @@ def _threads(e: Experiment, b: Build, point: Point, manifest: Mapping[str, Any])
     assert e.machine.device is not None
     nest = from_json(read_json(e.root / derived(b) / "cost.json")["onf"])
     threads = enough(count(nest, point.sizes, element_bytes(b.dtype)))
-    held = sum(prod(s) for kind in ("inputs", "outputs") for s in shapes(manifest, kind, point.sizes).values())
-    need = (held + work_elements(manifest, point.sizes, threads)) * element_bytes(b.dtype)
+    elements = {n: prod(s) for kind in ("inputs", "outputs") for n, s in shapes(manifest, kind, point.sizes).items()}
+    elements[WORK] = work_elements(manifest, point.sizes, threads)
+    need = sum(n * dtype_named(held(manifest)[name]).bytes for name, n in elements.items())
     room = e.machine.device.memory_bytes * ROOM
     return threads, "" if need <= room else f"it needs {need / 2**30:.1f} GiB on the device, which has {room / 2**30:.1f} GiB for it"
 

@@ -13,7 +13,7 @@ from moapipe.lab import kernel as kernels
 from moapipe.lab.buffer import DTYPES
 from moapipe.lab.experiment import Experiment, Group, Point
 from moapipe.lab.file import write_bytes
-from moapipe.lab.library import shapes, work_elements
+from moapipe.lab.library import held, shapes, work_elements
 from moapipe.lab.plan import Entry
 from moapipe.lab.variable import YARDSTICK
 
@@ -23,7 +23,7 @@ def preparation(x: Entry, manifest: Mapping[str, Any], folder: Path) -> str:
     own = x.library.manifest if x.library else manifest
     inputs, outputs = (shapes(own, kind, x.point.sizes) for kind in ("inputs", "outputs"))
     if x.library is None:
-        rows = [f"input {name} {'x'.join(map(str, shape)) or '-'} {_file(folder, name)}" for name, shape in inputs.items()]
+        rows = [f"input {name} {held(own)[name]} {'x'.join(map(str, shape)) or '-'} {_file(folder, name)}" for name, shape in inputs.items()]
         return "\n".join([f"prepare {len(inputs)}", *rows])
     sizes = [x.point.sizes[s] for s in own["sizes"]]
     work = work_elements(own, x.point.sizes, x.gpu_threads or x.point.threads)
@@ -40,9 +40,9 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def write_inputs(e: Experiment, group: Group, point: Point, manifest: Mapping[str, Any], folder: Path) -> None:
-    """The kernel file's own inputs in the group's dtype, the same for all participants and launches."""
+    """The kernel file's own inputs as the group's buffers hold them, the same for all participants and launches."""
     kernel = kernels.load(group.kernel, e.root)
     seed = random.Random(f"{e.file.seed} {point.label}").getrandbits(64)
     made = kernel.call("inputs", np.random.default_rng(seed), dict(point.sizes), group.form)
     for a in manifest["inputs"]:
-        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[group.dtype]).tobytes())
+        write_bytes(_file(folder, a["name"]), np.ascontiguousarray(made[a["name"]], DTYPES[held(manifest)[a["name"]]]).tobytes())

@@ -22,6 +22,7 @@ from moapipe.lab.emulation import Emulation
 from moapipe.lab.errand import Answer, Errand
 from moapipe.lab.experiment import Build
 from moapipe.lab.kernel import KernelFile, load
+from moapipe.lab.library import narrow
 from moapipe.lab.oracle import Truth, compare, truth
 from moapipe.lab.scenario import Scenario
 from moapipe.loops.interpret import run
@@ -73,7 +74,8 @@ def stage(b: Build, root: Path, extent: Extent) -> tuple[Derivation, Scenario, T
     """What a trial needs: the text, its case, and what is right. No PyTorch."""
     kernel = load(b.kernel, root)
     s = scenario(kernel, extent)
-    return derive(b, root, tiny=extent.tiny), s, truth(kernel, b.form, b.dtype, s, beside=False)
+    d = derive(b, root, tiny=extent.tiny)
+    return d, s, truth(kernel, b.form, b.dtype, s, narrow(d.manifest), beside=False)
 
 
 def missing(target: str, kind: Kind) -> str:

@@ -21,6 +21,7 @@ from moapipe.lab.derive import derive
 from moapipe.lab.experiment import LAUNCHED, Build, Compiler, machine_file
 from moapipe.lab.file import read_json, write_json, write_text
 from moapipe.lab.kernel import KernelFile, load
+from moapipe.lab.library import narrow
 from moapipe.lab.oracle import Error, Truth, compare, truth
 from moapipe.lab.place import built, derived, validated
 from moapipe.lab.scenario import Level, Scenario, scenarios
@@ -194,7 +195,7 @@ def run_cases(
 def one(kernel: KernelFile, b: Build, manifest: Mapping[str, Any], worker: Worker, s: Scenario) -> Checked:
     """One scenario through the worker, compared with the truth: once for all numbers of threads, whose results must be the same, or
     for each of them where the variant does not promise that."""
-    t = truth(kernel, b.form, b.dtype, s)
+    t = truth(kernel, b.form, b.dtype, s, narrow(manifest))
     inputs = tuple(np.ascontiguousarray(t.inputs[a["name"]]).ravel() for a in manifest["inputs"])
     calls = (s.threads,) if kernel.variant(b.variant).deterministic else tuple((n,) for n in s.threads)
     replies = [worker.run(Task(inputs, dict(s.sizes), threads)) for threads in calls]

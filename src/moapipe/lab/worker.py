@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from moapipe.errors import LabError
 from moapipe.lab import gpu
 from moapipe.lab.buffer import PATTERNS, Guarded, guarded
-from moapipe.lab.library import becoming, function, shapes, work_elements
+from moapipe.lab.library import WORK, becoming, function, held, shapes, work_elements
 
 LIMIT_S = 60.0  # a task that takes longer hangs: tasks are small
 TURNS = 60  # looks at the worker while LIMIT_S passes
@@ -175,7 +175,7 @@ def _perform(call: Any, manifest: Mapping[str, Any], task: Task) -> Reply:
         for name, value in outputs.items():
             known = first.setdefault(name, value)
             if known.tobytes() != value.tobytes():
-                differ = int(np.count_nonzero(known.view(PATTERNS[manifest["dtype"]].dtype) != value.view(PATTERNS[manifest["dtype"]].dtype)))
+                differ = int(np.count_nonzero(np.not_equal(*(v.view(f"u{v.itemsize}") for v in (known, value)))))
                 faults.append(f"{differ} elements of {name} differ between {task.threads[0]} and {threads} threads")
         if faults:
             break
@@ -183,18 +183,18 @@ def _perform(call: Any, manifest: Mapping[str, Any], task: Task) -> Reply:
 
 
 def _once(call: Any, manifest: Mapping[str, Any], task: Task, threads: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    dtype = manifest["dtype"]
+    dtypes = held(manifest)
     names = [a["name"] for a in (*manifest["inputs"], *manifest["outputs"])]
     counts = [x.size for x in task.inputs] + [prod(s) for s in shapes(manifest, "outputs", task.sizes).values()]
-    buffers = [guarded(n, dtype) for n in counts]
-    work = guarded(work_elements(manifest, task.sizes, threads), dtype)
+    buffers = [guarded(n, dtypes[name]) for name, n in zip(names, counts, strict=True)]
+    work = guarded(work_elements(manifest, task.sizes, threads), dtypes[WORK])
     for b, x in zip(buffers, task.inputs, strict=False):
         b.data[:] = x
     updated = becoming(manifest)
     before = {k: b.data.tobytes() for k, b in enumerate(buffers[: len(task.inputs)]) if k not in updated}
     call([b.data for b in buffers], work.data, [task.sizes[s] for s in manifest["sizes"]], threads)
     faults = _faults(dict(zip(names, buffers, strict=True)), work, len(task.inputs), before)
-    if SUBNORMAL[dtype] * SUBNORMAL[dtype].dtype.type(1) == 0:
+    if SUBNORMAL[dtypes[WORK]] * SUBNORMAL[dtypes[WORK]].dtype.type(1) == 0:
         faults.append("the process's floating-point mode was changed: subnormal numbers vanish")
     made = updated | {k: names[k] for k in range(len(task.inputs), len(names))}
     return {n: buffers[k].data.copy() for k, n in made.items()}, faults

@@ -37,11 +37,11 @@ def account(
     capacity in elements, whatever the order; it stands beside every count of bytes.
     """
     c = count(kernel, sizes, element_bytes, threads=threads)
-    least = _least(lower_bound, element_bytes)
+    least = _least(lower_bound, min(a.bytes(element_bytes) for a in kernel.arrays))
     reuse = Reuse(kernel, sizes, element_bytes, line_bytes, threads=threads)
     past = {level: reuse.past(capacity) for level, capacity in capacities.items()}
     return {
-        "kernel": kernel.name, "sizes": c.sizes, "element_bytes": element_bytes, "threads": threads,
+        "kernel": kernel.name, "sizes": c.sizes, "element_bytes": element_bytes, "narrow": list(c.narrow), "threads": threads,
         "accesses": {"loaded_bytes": c.loaded_bytes, "stored_bytes": c.stored_bytes, "arrays": _accesses(c)},
         "footprint": {**least(inf), "read_bytes": c.footprint_read_bytes, "written_bytes": c.footprint_written_bytes, "private_bytes": c.private_bytes,
                       "workspace_bytes": c.workspace_bytes, "bytes_per_thread": c.thread_bytes, "parameters": list(c.parameters), "arrays": _footprint(c)},
@@ -62,13 +62,13 @@ def _least(lower_bound: Bound | None, element_bytes: int) -> Callable[[float], d
 
 
 def _accesses(c: Counts) -> dict[str, dict[str, Any]]:
-    return {n: {"space": a.space, "loads": a.loads, "stores": a.stores, "loaded_bytes": a.loads * c.element_bytes,
-                "stored_bytes": a.stores * c.element_bytes} for n, a in c.accesses.items()}
+    return {n: {"space": a.space, "loads": a.loads, "stores": a.stores, "loaded_bytes": c.bytes(n, a.loads),
+                "stored_bytes": c.bytes(n, a.stores)} for n, a in c.accesses.items()}
 
 
 def _footprint(c: Counts) -> dict[str, dict[str, Any]]:
-    return {n: {**asdict(t), "read_bytes": t.read * c.element_bytes, "written_bytes": t.written * c.element_bytes,
-                "allocated_bytes": t.elements * c.element_bytes} for n, t in c.footprint.items()}
+    return {n: {**asdict(t), "read_bytes": c.bytes(n, t.read), "written_bytes": c.bytes(n, t.written),
+                "allocated_bytes": c.bytes(n, t.elements)} for n, t in c.footprint.items()}
 
 
 def _bytes(parts: Mapping[str, int]) -> dict[str, int]:
@@ -97,7 +97,8 @@ def show(data: Mapping[str, Any], style: str = "text") -> str:
 def _text(data: Mapping[str, Any]) -> list[str]:
     sizes = " ".join(f"{k}={v}" for k, v in data["sizes"].items())
     foot, at = data["footprint"], data["accesses"]
-    out = [f"{data['kernel']}  {sizes}  {data['element_bytes']} bytes an element, {data['threads']} threads", "", "accesses: what the loops execute"]
+    narrow = f" ({data['element_bytes'] // 2} of {', '.join(data['narrow'])})" if data["narrow"] else ""
+    out = [f"{data['kernel']}  {sizes}  {data['element_bytes']} bytes an element{narrow}, {data['threads']} threads", "", "accesses: what the loops execute"]
     out += _table(("array", "space", "loads", "stores", "loaded bytes", "stored bytes"),
                   [(n, *a.values()) for n, a in at["arrays"].items()],
                   ("memory", "", "", "", at["loaded_bytes"], at["stored_bytes"]))

@@ -1,4 +1,4 @@
-"""In: a kernel, numbers for its sizes, bytes an element. Out: its counts, exact, without running it (docs/cost_model.md)."""
+"""In: a kernel, numbers for its sizes, bytes of a value. Out: its counts, exact, without running it (docs/cost_model.md)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, threa
     return Counts(
         kernel.name, at, element_bytes, threads, tuple(a.name for a in kernel.arrays if a.space == "input" and not a.shape),
         _accesses(kernel, pieces, runs), touched(kernel, pieces, census), dict(sorted(calls.items())), _work(pieces, runs, census),
-        tuple(_region(r, pieces, runs, census, threads) for r in _parallel(kernel.body, (), ())),
+        tuple(_region(r, pieces, runs, census, threads) for r in _parallel(kernel.body, (), ())), tuple(a.name for a in kernel.arrays if a.narrow),
     )
 
 

@@ -31,13 +31,12 @@ CHIP: tuple[Space, ...] = ("shared", "register")
 @dataclass(frozen=True, slots=True)
 class Array:
     """Storage. Shape is outermost first, allocated extents (padding included).
-
     input, output  the caller's buffers          workspace  one for the whole call, shared by all threads
     private        one a thread, in memory       register   named vector accumulators; allocated outside of thread loops, the
     shared         one a team, on the chip                  leading indices are the thread that owns the rest
     `outside` is the value of every element past the logical extent, once a lift has established it.
     `stream`: an output that is written once and not read here; a target may store it past the caches (non-temporally).
-    `becomes`: an input that is updated in place, and the output that it then is.
+    `becomes`: an input that is updated in place, and the output that it then is. `narrow`: elements take half the bytes of a value.
     """
 
     name: str
@@ -46,6 +45,11 @@ class Array:
     outside: float | None = None
     stream: bool = False
     becomes: str = ""
+    narrow: bool = False
+
+    def bytes(self, value_bytes: int) -> int:
+        """Bytes of an element."""
+        return value_bytes // 2 if self.narrow else value_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +367,8 @@ def show(k: Kernel) -> str:
     """The loop nest as text, one statement a line; deterministic, so goldens and hashes are made of it."""
     lines = [f"kernel {k.name}({', '.join(k.sizes)})"]
     for a in k.arrays:
-        edge = "" if a.outside is None else f" outside {a.outside}"
-        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{edge}{' stream' if a.stream else ''}{f' becomes {a.becomes}' if a.becomes else ''}")
+        marks = ["" if a.outside is None else f" outside {a.outside}", " stream" * a.stream, f" becomes {a.becomes}" if a.becomes else "", " narrow" * a.narrow]
+        lines.append(f"  {a.space} {a.name}[{', '.join(map(text, a.shape))}]{''.join(marks)}")
     _show_body(k.body, 1, lines)
     return "\n".join(lines) + "\n"
 

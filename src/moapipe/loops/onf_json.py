@@ -20,7 +20,7 @@ SCHEMA = 1
 def to_json(k: Kernel) -> dict[str, Any]:
     arrays = [{"name": a.name, "shape": [_scalar(s) for s in a.shape], "space": a.space,
                **({} if a.outside is None else {"outside": _scalar(Num(float(a.outside)))}),
-               **({"stream": True} if a.stream else {}), **({"becomes": a.becomes} if a.becomes else {})} for a in k.arrays]
+               **({"stream": True} if a.stream else {}), **({"becomes": a.becomes} if a.becomes else {}), **({"narrow": True} if a.narrow else {})} for a in k.arrays]
     return {"schema": SCHEMA, "name": k.name, "sizes": list(k.sizes), "arrays": arrays, "body": _body(k.body)}
 
 
@@ -28,7 +28,8 @@ def from_json(data: Mapping[str, Any]) -> Kernel:
     """Raises LiftError when the text is of another schema or holds something unknown."""
     if data.get("schema") != SCHEMA:
         raise LiftError(f"a loop nest of schema {data.get('schema')}, expected {SCHEMA}", hint="derive the kernel again")
-    arrays = tuple(Array(a["name"], tuple(map(_read, a["shape"])), a["space"], _outside(a), a.get("stream", False), a.get("becomes", "")) for a in data["arrays"])
+    arrays = tuple(Array(a["name"], tuple(map(_read, a["shape"])), a["space"], _outside(a), a.get("stream", False), a.get("becomes", ""), a.get("narrow", False))
+                   for a in data["arrays"])
     return Kernel(data["name"], tuple(data["sizes"]), arrays, _read_body(data["body"]))
 
 

@@ -44,10 +44,10 @@ class Walk:
 def walks(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, *, page_bytes: int = PAGE_BYTES, entries: int = ENTRIES) -> tuple[Walk, ...]:
     """Every walk under pressure, worst first. Private and register arrays are a thread's own few pages and are left out."""
     kernel = fullest(kernel)
-    census, pack = Census(sizes), page_bytes // element_bytes
+    census, packs = Census(sizes), {a.name: page_bytes // a.bytes(element_bytes) for a in kernel.arrays}
     shapes = {a.name: tuple(evaluate(s, census.sizes) for s in a.shape) for a in kernel.arrays if a.space in GLOBAL}
     found = {w for p in sites(kernel) for r in dict.fromkeys((*p.loads, *p.stores)) if r.index and r.array in shapes
-             for w in _walk(p, r, shapes[r.array], census, pack) if w.pages > entries and w.elements < FEW}  # fmt: skip
+             for w in _walk(p, r, shapes[r.array], census, packs[r.array]) if w.pages > entries and w.elements < FEW}  # fmt: skip
     return tuple(sorted((replace(w, entries=entries) for w in found), key=lambda w: (-w.pages, w.definition, w.array)))
 
 

@@ -57,7 +57,8 @@ class Region:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What one call of a kernel does at given sizes. `work` is place (tile, vector, scalar) → function → calls, with `fma`,
-    `load` and `store`, and in tiles `start`: how often a tile's fold loop begins."""
+    `load` and `store`, and in tiles `start`: how often a tile's fold loop begins. `element_bytes` are those of a value; the elements of
+    `narrow` arrays have half as many."""
 
     kernel: str
     sizes: dict[str, int]
@@ -69,6 +70,7 @@ class Counts:
     calls: dict[str, int]
     work: dict[str, dict[str, int]]
     regions: tuple[Region, ...]
+    narrow: tuple[str, ...] = ()
 
     @property
     def flops(self) -> int:
@@ -84,24 +86,28 @@ class Counts:
     def barriers(self) -> int:
         return sum(r.runs for r in self.regions)
 
+    def bytes(self, array: str, elements: int) -> int:
+        """Bytes of so many elements of an array."""
+        return elements * self.element_bytes // (2 if array in self.narrow else 1)
+
     @property
     def loaded_bytes(self) -> int:
         """Accesses to arrays in memory; parameters (inputs of rank 0) and register arrays apart."""
-        return self.element_bytes * sum(a.loads for n, a in self.accesses.items() if a.space in MEMORY and n not in self.parameters)
+        return sum(self.bytes(n, a.loads) for n, a in self.accesses.items() if a.space in MEMORY and n not in self.parameters)
 
     @property
     def stored_bytes(self) -> int:
-        return self.element_bytes * sum(a.stores for a in self.accesses.values() if a.space in MEMORY)
+        return sum(self.bytes(n, a.stores) for n, a in self.accesses.items() if a.space in MEMORY)
 
     @property
     def footprint_read_bytes(self) -> int:
         """Distinct elements of the inputs that are read, parameters apart: what must come in."""
-        return self.element_bytes * sum(t.read for n, t in self.footprint.items() if t.space == "input" and n not in self.parameters)
+        return sum(self.bytes(n, t.read) for n, t in self.footprint.items() if t.space == "input" and n not in self.parameters)
 
     @property
     def footprint_written_bytes(self) -> int:
         """Distinct elements written to outputs, to inputs that are updated in place, and to workspace."""
-        return self.element_bytes * sum(t.written for t in self.footprint.values() if t.space in GLOBAL)
+        return sum(self.bytes(n, t.written) for n, t in self.footprint.items() if t.space in GLOBAL)
 
     @property
     def private_bytes(self) -> int:
@@ -130,7 +136,7 @@ class Counts:
         return Counts(
             data["kernel"], dict(data["sizes"]), data["element_bytes"], data["threads"], tuple(data["parameters"]),
             {n: Access(**a) for n, a in data["accesses"].items()}, {n: Touch(**t) for n, t in data["footprint"].items()},
-            dict(data["calls"]), {p: dict(w) for p, w in data["work"].items()}, tuple(_regions(data["regions"])),
+            dict(data["calls"]), {p: dict(w) for p, w in data["work"].items()}, tuple(_regions(data["regions"])), tuple(data["narrow"]),
         )
 
 

@@ -58,7 +58,7 @@ class Reuse:
         kernel = fullest(kernel)
         self._census = Census({**{s: int(sizes[s]) for s in kernel.sizes}, "threads": threads})
         self._kernel, self._line = kernel, line_bytes
-        self._pack, self._element = max(1, line_bytes // element_bytes), element_bytes
+        self._element = {a.name: a.bytes(element_bytes) for a in kernel.arrays}
         self._instances, self._sharers = max(1, threads // sharers), min(sharers, threads)
         self._shapes = {a.name: tuple(evaluate(s, self._census.sizes) for s in a.shape) for a in kernel.arrays if a.space not in CHIP}
         self._inside: dict[int, list[Site]] = {}
@@ -157,7 +157,7 @@ class Reuse:
         """The slots of a reference in the loops from `depth` on; of its innermost ones, if only what is `near` in time counts."""
         key = (id(p), r, depth, near)
         if key not in self._met:
-            walk = moves(r, self._shapes[r.array], p.loops[depth:], lambda k: self._trips(p.loops[: depth + k + 1]), self._element)
+            walk = moves(r, self._shapes[r.array], p.loops[depth:], lambda k: self._trips(p.loops[: depth + k + 1]), self._element[r.array])
             every = PAGE_BYTES // self._line
             self._met[key] = every if walk is None else slots(recent(walk, self._line) if near else walk, self._line)
         return self._met[key]
@@ -225,7 +225,7 @@ class Reuse:
     def _lines(self, array: str, pieces: Sequence[Site], loops: tuple[Loop, ...], what: str) -> int:
         """Distinct (iteration of `loops`, line of `array`). Exact where rows are whole lines. Otherwise what is touched is taken as
         segments that begin anywhere in a line: L elements of one then touch 1 + (L - 1)/pack lines on average."""
-        shape, pack = self._shapes[array], self._pack
+        shape, pack = self._shapes[array], max(1, self._line // self._element[array])
         if pack == 1 or not shape or len(shape) == 1 or shape[-1] % pack == 0:
             return self._distinct(array, pieces, loops, what, pack)
         elements = self._distinct(array, pieces, loops, what, 1)
@@ -292,14 +292,14 @@ def simulate(kernel: Kernel, trace: Iterable[Event], element_bytes: int, capacit
 
     Every array starts at a line of its own; all lives of a private array lie in the same place. Registers and shared arrays are on the chip.
     """
-    pack, room = max(1, line_bytes // element_bytes), capacity_bytes // line_bytes
-    memory = [a.name for a in kernel.arrays if a.space not in CHIP]
+    room, memory = capacity_bytes // line_bytes, [a.name for a in kernel.arrays if a.space not in CHIP]
+    pack = {a: max(1, line_bytes // kernel.array(a).bytes(element_bytes)) for a in memory}
     read, allocated, written = ({a: 0 for a in memory} for _ in range(3))
     cache: OrderedDict[tuple[str, int], bool] = OrderedDict()
     for array, _, offset, store in trace:
         if array not in read:
             continue
-        line = (array, offset // pack)
+        line = (array, offset // pack[array])
         if line not in cache:
             (allocated if store else read)[array] += line_bytes
         cache[line] = cache.pop(line, False) or store

@@ -40,7 +40,7 @@ def requests(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, lanes
     one load if the body does not store to the array. Most sectors of all bindings are those of "none"; a warp asks for one at least.
     Arrays begin at sectors."""
     kernel = fullest(kernel)
-    census, pack = Census(sizes), sector_bytes // element_bytes
+    census = Census(sizes)
     arrays = {a.name: a for a in kernel.arrays if a.space in MEMORY and a.shape}
     shapes = {n: tuple(Num(evaluate(e, census.sizes)) for e in a.shape) for n, a in arrays.items()}
     out = {what: dict.fromkeys(shapes, 0) for what in ("loads", "stores")}
@@ -48,6 +48,7 @@ def requests(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, lanes
         for r in refs:
             if r.array in shapes:
                 own = lanes == "threads" and arrays[r.array].space == "private"     # every thread has its own, at another place
+                pack = sector_bytes // arrays[r.array].bytes(element_bytes)
                 out[what][r.array] += _sectors(p, _flat(r, shapes[r.array]), _Request("none" if own else lanes, pack, warp), census)
     return {a: Requests(out["loads"][a], out["stores"][a]) for a in shapes if out["loads"][a] or out["stores"][a]}
 

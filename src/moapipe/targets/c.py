@@ -44,7 +44,7 @@ def literal(v: float, unit: Unit) -> Text:
         raise TargetError("NaN is no literal", hint="a definition must not contain NaN")
     if v in (inf, -inf):
         return Text("INFINITY") if v > 0 else Text("-INFINITY", LEVELS["neg"])
-    return Text(repr(v) + ("f" if unit.dtype == "f32" else ""), ATOM if v >= 0 else LEVELS["neg"])
+    return Text(repr(v) + ("f" if unit.size == 4 else ""), ATOM if v >= 0 else LEVELS["neg"])
 
 
 def parameter(p: Parameter) -> str:

@@ -1,6 +1,6 @@
 """In: nothing. Out: the record of the CUDA target: the texts for GPUs of `simt`, with an entry point that launches them.
 
-Memory holds `stored` elements and launches are a macro, so that the same text runs on a processor under a shim
+Memory holds `stored` elements, or `narrow` ones, which are values when they are read, and launches are a macro, so that the same text runs on a processor under a shim
 (lab/native/shim.hpp), and so are the arrays of a team. The ABI is that of C with device pointers; the entry point only launches, in stream order, and does not wait.
 """
 
@@ -10,6 +10,7 @@ from functools import partial
 
 from moapipe.loops.onf import Kernel
 from moapipe.targets.c import INTEGER, SIGNS, literal
+from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.simt import (
     ACROSS,
     BLOCK,
@@ -34,9 +35,13 @@ DIALECT = Dialect(
     shared="SHARED({0}, {1});", lent="LENT({0})",
 )
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
-RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS}
+RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS} | {"stored", "narrow"}
 SHUFFLE = ("#if defined(__HIP__)", "#define SHUFFLE(v, by, lanes) __shfl_xor(v, by, lanes)", "#elif !defined(EMULATED)",
            "#define SHUFFLE(v, by, lanes) __shfl_xor_sync(0xffffffffu, v, by, lanes)", "#endif")
+
+NARROW = {"bf16": ("cuda_bf16.h", "struct narrow { __nv_bfloat16 held; __device__ operator real() const { return __bfloat162float(held); } "
+                                  "__device__ narrow &operator=(real v) { held = __float2bfloat16_rn(v); return *this; } };")}
+"""Elements that are narrower than values, by dtype: the header that knows them, and their type in the text."""
 
 
 def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
@@ -50,7 +55,8 @@ def region(calls: tuple[Call, ...]) -> tuple[str, ...]:
 
 
 def entry(e: Entry) -> tuple[str, ...]:
-    arguments = [f"{'' if n in e.updated else 'const '}stored *__restrict__ {n}" for n in e.inputs] + [f"stored *__restrict__ {n}" for n in (*e.outputs, "work")]
+    kind = {n: "narrow" if n in e.narrow else "stored" for n in (*e.inputs, *e.outputs, "work")}
+    arguments = [f"{'const ' if n in e.inputs and n not in e.updated else ''}{k} *__restrict__ {n}" for n, k in kind.items()]
     arguments += [f"int64_t {n}" for n in (*e.sizes, "threads")]
     lines = (*(f"const int64_t {n} = {v};" for n, v in e.constants), *e.lines)
     return (f'extern "C" void {e.symbol}({", ".join(arguments)}) {{', *indent(lines), "}")
@@ -60,8 +66,9 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
     """`runtime` are the headers of the language's own compiler."""
     suffix = "f" if unit.size == 4 else ""
     folds = across("static __device__ inline", "\n".join(lines))
+    header, narrow = ((word,) for word in NARROW[unit.dtype]) if unit.dtype in NARROW else ((), ())
     head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
-            f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in runtime), "typedef real stored;",
+            f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in (*runtime, *header)), "typedef real stored;", *narrow,
             "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
             "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", *(SHUFFLE if folds else ()), "",
             *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline), *folds, *([""] if folds else [])]
@@ -83,5 +90,5 @@ CUDA = Target(
     procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})"),
     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
-    listing=("ptx", ("-ptx",)),
+    listing=("ptx", ("-ptx",)), dtypes=(*ARITHMETIC, *NARROW),
 )

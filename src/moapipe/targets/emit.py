@@ -21,7 +21,7 @@ from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
 from moapipe.targets.procedure import Walker, tile_comments, touched
-from moapipe.targets.table import target_named
+from moapipe.targets.table import taking
 from moapipe.targets.target import Call, Entry, Launch, Parameter, Procedure, Source, Target, Tile, Unit
 from moapipe.targets.workspace import Workspace, workspace
 
@@ -34,10 +34,11 @@ def emit(kernel: Kernel, target: str, isa: str, dtype: str) -> Source:
     """Write `kernel` as C, Fortran or CUDA for one instruction set and dtype.
 
     Raises TargetError when the loop nest breaks the contract of the ONF (a lane loop that is no multiple of V, a lane that is
-    not unit-stride, a private array that a caller cannot size, a register array with indices that are no constants).
+    not unit-stride, a private array that a caller cannot size, a register array with indices that are no constants), and for a dtype
+    that the language does not take.
     """
     verify(kernel)
-    row, unit = target_named(target), Unit(isa_named(isa), dtype)
+    row, unit = taking(target, dtype), Unit(isa_named(isa), dtype)
     prepared = row.prepare(kernel, unit)
     for k in (kernel, prepared) if row.team and prepared is not kernel else (kernel,):
         check(k, unit, row.team)
@@ -102,7 +103,8 @@ class _Emitter:
 
     def manifest(self, k: Kernel, tiles: tuple[Tile, ...]) -> dict[str, object]:
         def rows(space: str) -> list[dict[str, object]]:
-            return [{"name": a.name, "shape": [text(s) for s in a.shape], **({"becomes": a.becomes} if a.becomes else {})} for a in k.arrays if a.space == space]
+            return [{"name": a.name, "shape": [text(s) for s in a.shape], **({"becomes": a.becomes} if a.becomes else {}),
+                     **({"dtype": self.unit.dtype} if a.narrow else {})} for a in k.arrays if a.space == space]
 
         return {
             "symbol": symbol(k), "source": self.target.source, "sizes": list(k.sizes), "inputs": rows("input"), "outputs": rows("output"),
@@ -131,10 +133,10 @@ class _Emitter:
         used = set(re.findall(r"\w+", "\n".join(lines)))
         kept = tuple((n, e) for n, e in constants if (self.alone and n == "at_own") or n in used)
         sizes = tuple(self.names["v:" + s] for s in self.kernel.sizes)
-        updated = frozenset(self.names["a:" + a.name] for a in self.kernel.arrays if a.becomes)
+        updated, narrow = (frozenset(self.names["a:" + a.name] for a in self.kernel.arrays if getattr(a, mark)) for mark in ("becomes", "narrow"))
         extents = {self.names["a:" + a.name]: self.written(elements(a)) for a in self.kernel.arrays if a.space in ("input", "output")}
         extents["work"] = self.written(self.space.elements)
-        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines, updated, extents)
+        return Entry(symbol(self.kernel), given("input"), given("output"), sizes, kept, tuple(self.indices), self.alone, lines, updated, extents, narrow)
 
     def written(self, e: Scalar) -> str:
         return self.writer.index(simplify(e), ROOT).text
@@ -201,7 +203,7 @@ class _Emitter:
                 walker.alloc(a)
         walker.body(body, scope, 0)
         used = [a for a in self.kernel.arrays if a.space not in CHIP and a.name in mine]
-        parameters = tuple(Parameter(self.names["a:" + a.name], self.extents(a), a.name in stored) for a in used)
+        parameters = tuple(Parameter(self.names["a:" + a.name], self.extents(a), a.name in stored, a.narrow) for a in used)
         lines = tuple(walker.lines)
         everything = "\n".join([*lines, *(e for p in parameters for e in p.extents)])
         passed = [self.names["v:" + n] for n in (*self.kernel.sizes, *(l.var for l in (*around, *nest)))]

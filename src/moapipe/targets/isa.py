@@ -11,8 +11,20 @@ from math import lcm
 
 from moapipe.errors import TargetError
 
-DTYPES: dict[str, int] = {"f32": 4, "f64": 8}
-"""dtype → bytes of one element."""
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """How a build holds numbers: `bytes` of an element of the caller's arrays; `arithmetic`, the dtype of values, registers, and all memory
+    of the kernel's own. Where elements are narrower than values, the lift `narrow` says which arrays hold them."""
+
+    name: str
+    bytes: int
+    arithmetic: str
+
+
+DTYPES: dict[str, Dtype] = {d.name: d for d in (Dtype("f32", 4, "f32"), Dtype("f64", 8, "f64"), Dtype("bf16", 2, "f32"))}
+ARITHMETIC = tuple(name for name, d in DTYPES.items() if d.arithmetic == name)
+"""Those that values have, which every language knows; a record of `targets` names the others that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +78,16 @@ def isa_named(name: str) -> Isa:
     return ISAS[name]
 
 
+def dtype_named(name: str) -> Dtype:
+    """The row; TargetError when there is none."""
+    if name not in DTYPES:
+        raise TargetError(f"no dtype {name!r}", hint=f"choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element; TargetError for an unknown dtype."""
-    if dtype not in DTYPES:
-        raise TargetError(f"no dtype {dtype!r}", hint=f"choose one of {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+    """Bytes of one value, as registers and a kernel's own memory hold it; TargetError for an unknown dtype."""
+    return DTYPES[dtype_named(dtype).arithmetic].bytes
 
 
 def tile_parameters(isa: str, dtype: str, caches: Caches = CACHES) -> dict[str, int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from moapipe.targets.cuda import CUDA
+from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.simt import LOCAL_NAMES, MATH, Dialect, procedure, support, unshuffled
 from moapipe.targets.support import RESERVED
 from moapipe.targets.target import Entry, Team, Unit
@@ -50,5 +51,5 @@ OPENCL = replace(
     atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry, prepare=unshuffled,
     team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const int64_t {0} = {1};"), file=file, compiler="clang",
     flags=("-O2", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64-unknown-unknown", "-Xclang", "-finclude-default-header", "-emit-llvm"),
-    device=("kernel.bc", "-c"), architectures=(), listing=None,
+    device=("kernel.bc", "-c"), architectures=(), listing=None, dtypes=ARITHMETIC,
 )

@@ -2,7 +2,7 @@
 
 Parallel loops become a grid-stride loop over all their iterations, or, where they hold thread loops, one block of threads for each
 iteration, which its number tells; lanes and unrolled loops stay plain loops; register arrays are
-local arrays. Memory holds `stored` elements. `threads` is the number of GPU threads; launches run in order, which is the barrier.
+local arrays. Memory holds `stored` elements, of the caller's arrays also `narrow` ones. `threads` is the number of GPU threads; launches run in order, which is the barrier.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Dialect:
     lent: str
 
     def parameter(self, p: Parameter) -> str:
-        return f"{self.space}{'' if p.written else 'const '}stored *{self.restrict} {p.name}"
+        return f"{self.space}{'' if p.written else 'const '}{'narrow' if p.narrow else 'stored'} *{self.restrict} {p.name}"
 
 
 def support(inline: str) -> str:

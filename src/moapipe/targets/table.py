@@ -8,7 +8,7 @@ from moapipe.targets.cuda import CUDA
 from moapipe.targets.directive import DIRECTIVES
 from moapipe.targets.fortran import FORTRAN
 from moapipe.targets.hip import HIP
-from moapipe.targets.isa import element_bytes, isa_named
+from moapipe.targets.isa import dtype_named, isa_named
 from moapipe.targets.opencl import OPENCL
 from moapipe.targets.target import Target
 
@@ -22,10 +22,22 @@ def target_named(name: str) -> Target:
     return TARGETS[name]
 
 
+def takers(dtype: str) -> tuple[str, ...]:
+    """The languages that take a dtype; TargetError when there is no such dtype."""
+    return tuple(t.name for t in TARGETS.values() if dtype_named(dtype).name in t.dtypes)
+
+
+def taking(target: str, dtype: str) -> Target:
+    """The record; TargetError when there is none, or when the language does not hold numbers like that."""
+    row = target_named(target)
+    if target not in takers(dtype):
+        raise TargetError(f"{target} holds no numbers in {dtype}", hint=f"{', '.join(takers(dtype))} can; {target} takes {', '.join(row.dtypes)}")
+    return row
+
+
 def flags(target: str, isa: str, dtype: str) -> tuple[str, ...]:
     """The compiler's flags for one build, without `-shared`, `-S`, input and output; for a GPU, those of its first architecture."""
-    row, machine = target_named(target), isa_named(isa)
-    element_bytes(dtype)
+    row, machine = taking(target, dtype), isa_named(isa)
     march = (f"-march={machine.march}",) if machine.march else ()
     return (*row.flags, *march, *machine.wide) if row.device is None else (*row.flags, *(flag for _, flag in row.architectures[:1]))
 

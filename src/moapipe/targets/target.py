@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from moapipe.algebra.scalar import Scalar
 from moapipe.loops.onf import Kernel, Kind, Schedule
-from moapipe.targets.isa import Isa, element_bytes
+from moapipe.targets.isa import ARITHMETIC, Isa, element_bytes
 
 LEVELS = {"or": 1, "and": 2, "not": 3, "<": 4, "<=": 4, "==": 4, "+": 5, "-": 5, "neg": 5, "*": 6, "/": 6}
 """How tightly a sign binds, the same in C and Fortran; anything else is an atom."""
@@ -40,7 +40,7 @@ class Unit:
 
     @property
     def size(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one value."""
         return element_bytes(self.dtype)
 
     @property
@@ -51,11 +51,13 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An array that a procedure receives: identifier, written extents (outermost first), whether it is stored to."""
+    """An array that a procedure receives: identifier, written extents (outermost first), whether it is stored to, whether its elements
+    are narrower than values."""
 
     name: str
     extents: tuple[str, ...]
     written: bool
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Launch:
 class Entry:
     """The function of the ABI: parameters in order, constants computed first (identifier, written expression), then lines.
     `private`: serial statements use private arrays, those of the first thread. `updated`: inputs that are written in place.
-    `extents`: elements of every buffer and of `work`, as written expressions."""
+    `extents`: elements of every buffer and of `work`, as written expressions. `narrow`: buffers whose elements are narrower than values."""
 
     symbol: str
     inputs: tuple[str, ...]
@@ -126,6 +128,7 @@ class Entry:
     lines: tuple[str, ...]
     updated: frozenset[str]
     extents: Mapping[str, str]
+    narrow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class Target:
     launch     for a GPU: how a call is launched, which the manifest tells to whoever launches without the text's own entry point
     team       for a GPU: how thread loops are written; a language without refuses them
     compilers  for directives: each compiler that takes the text, and its flags
+    dtypes     rows of DTYPES in which the language holds the caller's arrays
     hints      lines before an unroll or lane loop of this extent
     storage    templates of an argument's address: given {0}; {0} at offset {1} of the workspace, or of the thread's slice
     """
@@ -209,6 +213,7 @@ class Target:
     team: Team | None = None
     environment: tuple[str, ...] = ()
     compilers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    dtypes: tuple[str, ...] = ARITHMETIC
 
     @property
     def offloads(self) -> bool:

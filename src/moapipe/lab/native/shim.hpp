@@ -199,6 +199,28 @@ struct stored {
     stored &operator=(const stored &s) { return *this = REAL(s); }
 };
 
+/* An element of memory in bfloat16, the upper half of a float, which it is when it is read; stored values are rounded to nearest, ties
+   to even. */
+struct narrow {
+    uint16_t held;
+    operator REAL() const {
+        if (!shim::touch(this, sizeof *this, shim::READ)) return REAL(NAN);
+        const uint32_t bits = uint32_t(held) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    narrow &operator=(REAL v) {
+        const float value = float(v);
+        uint32_t bits;
+        std::memcpy(&bits, &value, sizeof bits);
+        bits = value != value ? bits | 1u << 22 : bits + 0x7fff + (bits >> 16 & 1);
+        if (shim::touch(this, sizeof *this, shim::WRITE)) held = uint16_t(bits >> 16);
+        return *this;
+    }
+    narrow &operator=(const narrow &s) { return *this = REAL(s); }
+};
+
 namespace shim {
 
 /* What the threads of a block share: new, and undefined, for every block. */
@@ -249,8 +271,8 @@ extern "C" void shim_begin(int descending) {
     std::fill_n(shim::wholes, shim::WHOLES, 0);
 }
 
-extern "C" void shim_buffer(void *at, int64_t elements) {
-    shim::Buffer b{static_cast<char *>(at), static_cast<char *>(at) + elements * sizeof(REAL)};
+extern "C" void shim_buffer(void *at, int64_t elements, int64_t size) {
+    shim::Buffer b{static_cast<char *>(at), static_cast<char *>(at) + elements * size};
     for (auto &s : b.stamps) s.resize(elements);
     shim::buffers.push_back(std::move(b));
     shim::given = shim::buffers.size();

@@ -18,6 +18,7 @@ from moapipe.errors import AlgebraError, LiftError
 from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, skip
 from moapipe.loops.lift.extent import clip, once, split_range, stretch, sweep
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold, spread
+from moapipe.loops.lift.narrow import narrow
 from moapipe.loops.lift.nest import bind, fuse, reorder, reverse, split
 from moapipe.loops.lift.online import online, rebase
 from moapipe.loops.lift.owner import atomic, own
@@ -64,7 +65,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 _ROWS = (
     split, reorder, fuse, split_range, clip, stretch, once, sweep, reverse, bind,
     online, rebase, privatise, accumulate_in, split_fold, spread, fold_into, peel_first, recompute, repeat, atomic, own,
-    contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill,
+    contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill, narrow,
     mask, pad, hoist_mask, overwrite, decide, skip,
     register_tile, sink_scale,
 )  # fmt: skip
