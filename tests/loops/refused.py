@@ -254,6 +254,7 @@ def tile_of(value, target=None, bound="nk", twice=False):
 SPLIT = ("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"})
 SPLIT_I = ("split", {"axis": "i", "by": 2, "outer": "io", "inner": "ir"})
 SPLIT_J = ("split", {"axis": "j", "by": 4, "outer": "jo", "inner": "jl"})
+in_strips = after(matmul, SPLIT_I, SPLIT_J, ("reorder", {"order": ["io", "ir", "jo", "k", "jl"]}), ("split_range", {"axis": "jo", "rest": "jz"}), ("bind", {"axis": "jl", "kind": "lane", "within": "jo"}))
 FUSE_I = ("fuse", {"axis": "i"})
 ROWS = (("reorder", {"order": ["i", "k", "e"]}), FUSE_I)
 ONLINE = {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"], "shift": "z"}

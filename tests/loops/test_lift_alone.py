@@ -223,3 +223,25 @@ def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():
     assert "ahead A[" in show(k) and onf_hash(k) != onf_hash(plain)
     assert count(k, sizes, 8) == count(plain, sizes, 8)
     assert traffic(k, sizes, 8, 64) == traffic(plain, sizes, 8, 64)
+
+
+STRIPS = [
+    ("split", {"axis": "k", "by": 2, "outer": "kb", "inner": "kv", "only": "x"}), ("split", {"axis": "j", "by": 4, "outer": "jt", "inner": "jl", "only": "x"}),
+    ("reorder", {"order": ["i", "kb", "jt", "kv", "jl"], "only": "x"}), ("split_range", {"axis": "jt", "rest": "jz", "only": "x"}),
+    ("bind", {"axis": "jl", "kind": "lane", "only": "x", "within": "jt"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", [1, 3])
+def test_tiles_of_a_strip_ask_for_its_lines_in_the_order_in_which_they_lie(by):
+    """Tiles of 2 rows and 4 columns jump from row to row; what they ask for is the strip `by` strips later, from its start to its end."""
+    width, strip = 12, 2
+    k = last_of(matmul, [*STRIPS, ("prefetch", {"array": "B", "definition": "x", "axis": "kb", "by": by, "rows": "kv"})])
+    (leaf, rest) = [q for q, _, _ in leaves(k.body) if q.ahead]
+    (asked,) = leaf.ahead
+    at = [{"kb": strip, "jt": jt, "kv": kv, "jl": jl} for jt in range(width // 4) for kv in range(2) for jl in range(4)]
+    read = [evaluate(r.index[0], x) * width + evaluate(r.index[1], x) for x in at for r in references(leaf.value) if r.array == "B"]
+    assert text(rest.ahead[0].index[1]) == "(jl + (jz * 4))", "outside of lanes each element asks for its own"
+    first = (strip + by) * 2 * width
+    assert [evaluate(asked.index[0], x) * width + evaluate(asked.index[1], x) for x in at] == list(range(first, first + 2 * width))
+    assert sorted(read) != read and sorted(r + by * 2 * width for r in read) == list(range(first, first + 2 * width))

@@ -3,6 +3,7 @@ place, stream, prefetch. In and out: a Kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,6 +12,7 @@ from moapipe.algebra.index import (
     add,
     affine,
     ceil_div,
+    coefficient,
     constant,
     expression,
     extreme,
@@ -225,19 +227,24 @@ def stream(k: Kernel, *, array: str) -> Kernel:
     return with_arrays(k, k.body, change=(replace(a, stream=True),))
 
 
-def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1) -> Kernel:
+def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1, rows: str = "") -> Kernel:
     """While `definition` reads an element, let a target ask the memory for the one that is read `by` iterations of `axis` later:
-    its line is then under way while this iteration computes. Always legal, for nothing is loaded; refused where it would ask
-    for nothing new."""
+    its line is then under way while this iteration computes. With `rows`, the loop over the rows of a tile that is as wide as its
+    lanes, the tiles of a strip of rows ask for its lines in the order in which they lie, a run of `rows`·lanes elements each: the
+    memory then sees one walk where the tiles jump from row to row.
+
+    Always legal, for nothing is loaded; refused where it would ask for nothing new."""
     seen: list[Ref] = []
+    around = {id(q): loops for q, loops, _ in leaves(k.body, definition)}
 
     def ask(s: Stmt) -> Body:
         if not isinstance(s, Assign | Accumulate) or s.name != definition:
             return (s,)
         found = [r for r in dict.fromkeys(references(s.value)) if r.array == array and axis in variables(r)]
         seen.extend(found)
+        asked = [_as_it_lies(r, rows, around[id(s)]) if rows else r for r in found]
         later = {axis: add(Var(axis), by)}
-        return (replace(s, ahead=(*s.ahead, *(Ref(array, tuple(simplify(substitute(i, later)) for i in r.index)) for r in found))),)
+        return (replace(s, ahead=(*s.ahead, *(Ref(array, tuple(simplify(substitute(i, later)) for i in r.index)) for r in asked))),)
 
     known(k, "prefetch", (definition,))
     body = map_statements(k.body, ask, definition)
@@ -245,3 +252,16 @@ def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1) 
         raise refusal("prefetch", f"{array} {axis}", f"{definition} reads no element of {array} that changes with {axis}" if not seen else f"by = {by}",
                       "name a loop around the definition that strides through the array")
     return replace(k, body=body)
+
+
+def _as_it_lies(r: Ref, rows: str, loops: Sequence[Loop]) -> Ref:
+    """The element of a strip of rows that is as far from its start, line by line, as this one is tile by tile, row by row; outside of
+    lanes the element itself. Its last index may be beyond its row: γ finds the next one."""
+    lane = next((l for l in loops if l.kind == "lane" and coefficient(r.index[-1], l.var) == 1), None)
+    if lane is None:
+        return r
+    count = next((constant(hull(l)[1]) for l in loops if l.var == rows), None)
+    if count is None or len(r.index) < 2 or coefficient(r.index[-2], rows) != 1 or any(rows in variables(r.index[d]) for d in (*range(len(r.index) - 2), -1)):
+        raise refusal("prefetch", f"{r.array} {rows}", f"{rows} does not count the rows of {text(r)}", "name the loop, of constant extent, over the rows of a tile")
+    start, inside = subtract(r.index[-1], Var(lane.var)), add(multiply(Var(rows), lane.hi), Var(lane.var))
+    return Ref(r.array, (*r.index[:-2], substitute(r.index[-2], {rows: Num(0)}), add(multiply(start, count), inside)))
