@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from moapipe.algebra.scalar import Like, Num, Op, Ref, Scalar, Var, children, op, rebuild, scalar, shared, text, variables
@@ -33,13 +34,7 @@ def _affine(e: Scalar) -> Affine:
         case Op("+" | "-" as sign, (a, b)):
             return combine(affine(a), affine(b), 1 if sign == "+" else -1)
         case Op("*", (a, b)):
-            x, y = affine(a), affine(b)
-            if set(x) <= {1}:
-                x, y = y, x
-            if set(y) <= {1}:
-                factor = y.get(1, 0)
-                return {k: v * factor for k, v in x.items() if factor}
-            return product(x, y)
+            return product(affine(a), affine(b))
         case _:
             return {e: 1}
 
@@ -197,24 +192,22 @@ def is_affine_in(e: Scalar, var: str) -> bool:
 
 def extreme(e: Scalar, ranges: Mapping[str, tuple[Scalar, Scalar]], largest: bool) -> Scalar:
     """`e` with each variable of `ranges` ({name: (lo, hi)}, lo <= v < hi) at the end that makes it largest (smallest)."""
-    form = affine(simplify(e))
-    out: Scalar = Num(0)
-    for atom, c in form.items():
+    out: Affine = {}
+    for atom, c in affine(simplify(e)).items():
+        end: Affine = {atom: 1}
         if isinstance(atom, Var) and atom.name in ranges:
             lo, hi = ranges[atom.name]
-            end = subtract(hi, 1) if (c > 0) == largest else lo
-            out = add(out, multiply(c, end))
-        else:
-            out = add(out, multiply(c, scalar(atom)))
-    return out
+            end = affine(subtract(hi, 1) if (c > 0) == largest else simplify(lo))
+        out = combine(out, end, c)
+    return expression(out)
 
 
 def gamma_row(index: Sequence[Like], shape: Sequence[Like]) -> Scalar:
     """γ_row(i; s) = Σ_k i_k · Π_{j>k} s_j, by Horner's rule; γ(<>; <>) = 0."""
-    offset: Scalar = Num(0)
+    offset: Affine = {}
     for i, s in zip(index, shape, strict=True):
-        offset = add(multiply(offset, s), i)
-    return offset
+        offset = combine(product(offset, affine(simplify(scalar(s)))), affine(simplify(scalar(i))))
+    return expression(offset)
 
 
 def gamma_column(index: Sequence[Like], shape: Sequence[Like]) -> Scalar:
@@ -275,6 +268,7 @@ INTEGER: dict[str, Callable[..., int | bool]] = {
 _AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 
 
+@lru_cache(maxsize=1 << 12)
 def parse(source: str) -> Scalar:
     """An index expression, or a condition on such, from its canonical text (as manifests and variant files hold it)."""
     unread = AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers; nothing divides by 0")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from moapipe.algebra.index import constant, parse, simplify
@@ -26,7 +27,7 @@ from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.scope import Names, listed
 from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
-from moapipe.loops.onf import Kernel, Loop, apart, definitions, statements
+from moapipe.loops.onf import Kernel, apart, binds, definitions
 from moapipe.loops.soundness import verify
 
 
@@ -126,13 +127,19 @@ def _item(item: Mapping[str, Any], n: int, form: Mapping[str, Any]) -> tuple[boo
 
 def _arguments(lift: Lift, given: Mapping[str, Any], params: Mapping[str, int], k: Kernel) -> dict[str, Any]:
     """Check the names and read every value by its annotation."""
-    parameters = {n: p for n, p in inspect.signature(lift.apply).parameters.items() if n != "k"}
+    parameters = _parameters(lift)
     if unknown := {str(n) for n in given} - set(parameters):
         raise LiftError(f"unknown argument {listed(unknown)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
-    if missing := [n for n, p in parameters.items() if p.default is p.empty and n not in given]:
+    if missing := [n for n, (_, needed) in parameters.items() if needed and n not in given]:
         raise LiftError(f"missing argument {listed(missing)}", where=lift.name, hint=f"arguments are {listed(parameters)}")
+    return {n: _value(hint, given[n], f"{lift.name} {n}", params, k) for n, (hint, _) in parameters.items() if n in given}
+
+
+@cache
+def _parameters(lift: Lift) -> Mapping[str, tuple[Any, bool]]:
+    """Each parameter's annotation, and whether it must be given."""
     hints = get_type_hints(lift.apply)
-    return {n: _value(hints[n], given[n], f"{lift.name} {n}", params, k) for n in parameters if n in given}
+    return {n: (hints[n], p.default is p.empty) for n, p in inspect.signature(lift.apply).parameters.items() if n != "k"}
 
 
 def _value(hint: Any, v: Any, where: str, params: Mapping[str, int], k: Kernel) -> Any:
@@ -166,5 +173,5 @@ def _names(v: Any, k: Kernel) -> Names:
     names = [str(n) for n in ([v] if isinstance(v, str) else v)]
     if not any(n.endswith("?") for n in names):
         return tuple(names)
-    present = definitions(k.body) | {s.var for s in statements(k.body) if isinstance(s, Loop)} | {a.name for a in k.arrays}
+    present = definitions(k.body) | binds(k.body) | {a.name for a in k.arrays}
     return tuple(n.removesuffix("?") for n in names if not n.endswith("?") or n[:-1] in present)
