@@ -33,6 +33,17 @@ def test_groups_and_builds(repository):
     assert len(experiment.builds(e)) == 12 and len(set(experiment.builds(e))) == 12
 
 
+def test_a_language_that_does_not_hold_a_dtype_is_refused_and_has_no_text_in_it(repository):
+    edit(repository, "    at:", "    dtypes: [bf16]\n    at:")
+    e, gpu = experiment.read("small", repository), experiment.read("evidence", ROOT)
+    cases = experiment.cases(e, Group("toy", "full", "bf16"))
+    assert not experiment.builds(e) and {c.reason for c in cases if c.build.variant == "plain" and c.build.target == "c"} == {"c holds no numbers in bf16; cuda can"}
+    by_dtype = {d: {b.target for b in experiment.texts(gpu) if b.dtype == d} for d in ("f32", "bf16")}
+    assert by_dtype["bf16"] == {"cuda"} < by_dtype["f32"]
+    of = {d: [b.path().removesuffix(d) for b in experiment.texts(gpu) if (b.target, b.dtype) == ("cuda", d)] for d in ("f32", "bf16")}
+    assert sorted(of["f32"]) == sorted(of["bf16"])
+
+
 def test_a_build_and_its_path_are_one_thing():
     b = Build("toy", "full", "plain", "c", "avx512", "f64")
     assert Build.of(b.path()) == b
@@ -80,6 +91,8 @@ def test_what_is_not_run_is_refused_with_a_reason(repository):
     *(("    at:", f"    {axis}: []\n    at:", f"kernels.toy.{axis}", "") for axis in ("targets", "dtypes")),
     *(("    at:", f"    {axis}: [{v}, {v}]\n    at:", f"{axis}: {v} is named twice", "dataset")
       for axis, v in (("targets", "c"), ("dtypes", "f32"), ("variants", "plain"), ("forms", "full"), ("yardsticks", "copy"))),
+    ("    at:", "    dtypes: [f32, bf16]\n    yardsticks: [copy]\n    at:", "yardsticks move no bf16", "they move f32, f64"),
+    ("    at:", "    dtypes: [bf61]\n    at:", "kernels.toy.dtypes.0", ""),
 ])
 def test_a_wrong_experiment_teaches(repository, old, new, message, hint):
     edit(repository, old, new)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from moapipe.algebra.index import subtract
 from moapipe.algebra.scalar import Num, Ref, op, references
@@ -280,6 +281,19 @@ def test_stress_reaches_the_logits_that_it_names(checkout, dtype):
     s = Scenario((("batch", 1), ("q_len", 5), ("kv_len", 7), ("d_k", 3), ("d_v", 2)), "logits of ±700", 0)
     x = truth(kernel, "full", dtype, s).inputs
     assert np.abs(x["scale"] * (x["Q"] @ x["K"].swapaxes(-1, -2))).max() == pytest.approx(700, rel=1e-5)
+
+
+def test_narrow_inputs_are_rounded_and_a_narrow_output_may_err_by_one_rounding_more(checkout):
+    """To nearest it is within its bound, cut off it is not; a scalar stays what it is."""
+    kernel, s = load("matmul", checkout), Scenario((("m", 30), ("n", 40), ("k", 20)), "plain", 1)
+    t, wide = truth(kernel, "nn", "bf16", s, frozenset("ABC"), beside=True), truth(kernel, "nn", "f32", s, beside=False)
+    assert all(v.dtype == np.float32 for v in t.inputs.values()) and t.inputs["alpha"] == wide.inputs["alpha"]
+    for name in "AB":
+        assert (t.inputs[name] == wide.inputs[name].astype(bfloat16)).all() and (t.inputs[name] != wide.inputs[name]).any()
+    true = t.outputs["C"].astype(np.float32)
+    nearest, cut = true.astype(bfloat16), (true.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert 0.5 < compare(t, "C", nearest).ratio <= 1 < compare(t, "C", cut).ratio
+    assert t.baseline["C"].dtype == np.float32 and (t.baseline["C"] == t.baseline["C"].astype(bfloat16)).all()
 
 
 def test_an_oracle_is_wider_than_its_build_and_bounds_hold_for_pytorch(checkout):
