@@ -1,6 +1,7 @@
 """A checkout to try the whole line in: the repository's own files in a folder of their own, with one small experiment run to its archive."""
 
 import fcntl
+import gc
 import json
 import os
 import re
@@ -43,7 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Where Ctrl-C is ignored (`nohup … &`), children inherit that; the tests that interrupt one need it to listen."""
+    """Where Ctrl-C is ignored (`nohup … &`), children inherit that; the tests that interrupt one need it to listen.
+
+    Cycles are looked for seldom: tests keep the states of derivations, acyclic trees by the million, and going through them again and
+    again took 40 % of the time of a derivation. (lab.derive turns the collector off for the same reason.)
+    """
+    gc.set_threshold(100_000, 50, 50)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
