@@ -16,6 +16,11 @@ menu: ## print this menu
 	@echo "moapipe: kernels derived from Mathematics-of-Arrays definitions, predicted, measured and explained"; echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
+# An environment that was copied or linked here runs the moapipe of the place where it was made.
+ifeq ($(shell grep -sF '$(CURDIR)/$(VENV)' $(VENV)/bin/activate),)
+.PHONY: $(READY)
+endif
+
 $(READY): constraints.txt pyproject.toml setup.sh
 	@./setup.sh
 

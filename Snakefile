@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from moapipe.lab import experiment, kernel, request
+from moapipe.lab import experiment, kernel, request, tether
 
 ROOT = Path(workflow.basedir)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the moapipe of this environment
@@ -55,5 +55,5 @@ for target, files in TARGETS.items():
         input: files
 
 
-for part in ("cluster", *(f"rules/{stage}" for stage in ("derive", "build", "validate", "emulate", "predict", "bench", "report"))):
+for part in ("lock", "cluster", *(f"rules/{stage}" for stage in ("derive", "build", "validate", "emulate", "predict", "bench", "report"))):
     include: f"workflow/{part}.smk"

@@ -70,11 +70,15 @@ find_python() {
 # There, new enough, and made in this very place: the programs in a copied environment start the original's Python.
 is_whole() {
     [ -x $VENV/bin/python ] && is_new_enough $VENV/bin/python && $VENV/bin/python -m pip --version >/dev/null 2>&1 &&
-        [[ $(<$VENV/bin/activate) == *"$PWD/$VENV"* ]]
+        [[ $(<$VENV/bin/activate) == *"$(pwd -P)/$VENV"* ]]
 }
 
 virtual_environment() {
     is_whole && return 0
+    if [ -L $VENV ]; then
+        say "$VENV is a link to $(readlink $VENV), whose programs start the moapipe of that place: taking the link away"
+        rm $VENV
+    fi
     local python
     python=$(find_python) || fail \
         "no Python $MIN or newer found (looked for: ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14})" \

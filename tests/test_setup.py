@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("bash", "env", "dirname", "touch", "cat", "mkdir", "rm", "printf")
+NEEDED = ("bash", "env", "dirname", "touch", "cat", "mkdir", "readlink", "rm", "printf")
 COMPILERS = ("gcc", "gfortran", "lstopo-no-graphics", "numactl")
 PYTHON = f'#!/bin/sh\necho "$@" >> calls\ncase "$*" in *"venv --clear"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo "$PWD/.venv" > .venv/bin/activate;; *"-m pip install"*) exit $PIP;; esac\nexec {sys.executable} -c pass\n'
 
@@ -81,6 +81,34 @@ def test_an_environment_that_was_copied_here_is_made_anew(machine: Machine) -> N
     machine.setup()
     (machine.path / ".venv/bin/activate").write_text("/elsewhere/.venv")
     assert "making .venv" in machine.setup().stdout
+
+
+def test_an_environment_that_is_a_link_is_made_anew_and_the_other_stays(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other") / ".venv"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin/activate").write_text(str(other))
+    (machine.path / ".venv").symlink_to(other)
+    done = machine.setup()
+    assert done.returncode == 0 and f"is a link to {other}" in done.stdout
+    assert (other / "bin/activate").is_file() and not (machine.path / ".venv").is_symlink()
+
+
+def test_an_environment_is_kept_where_the_path_has_a_link(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert machine.setup().returncode == 0
+    here = tmp_path_factory.mktemp("link") / "here"
+    here.symlink_to(machine.path)
+    assert "making" not in Machine(here).setup(PWD=str(here)).stdout
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_make_sets_up_where_the_environment_is_anothers(mine: bool, tmp_path: Path) -> None:
+    for name in ("Makefile", "setup.sh", "constraints.txt", "pyproject.toml"):
+        shutil.copy2(ROOT / name, tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").write_text(f"VIRTUAL_ENV={tmp_path if mine else '/elsewhere'}/.venv\n")
+    (tmp_path / ".venv/.ready").touch()
+    told = subprocess.run(["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert ("setup.sh" in told) != mine, told
 
 
 @pytest.mark.parametrize("program", COMPILERS)

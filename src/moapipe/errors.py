@@ -49,6 +49,13 @@ class LabError(MoapipeError):
     stage = "lab"
 
 
+class MachineError(MoapipeError):
+    """What the machine did to a job, not what the job is: a full disk, a process that somebody killed. It is no result, nothing is
+    written down, and the same command tries again."""
+
+    stage = "machine"
+
+
 class RecordError(MoapipeError):
     """A dataset or an archive that is incomplete, damaged or mixed."""
 

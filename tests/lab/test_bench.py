@@ -39,7 +39,8 @@ def error_bound(eps, x, out, form): return {"y": eps}
 def useful_flops(sizes, form): return sizes["n"]
 def lower_bound(sizes, form, capacity): return 2 * sizes["n"]
 '''
-SOURCE = """#include <stdint.h>
+SOURCE = """#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 void moa_twice(const double *x, const double *s, double *y, double *work, int64_t n, int64_t threads)
@@ -50,7 +51,8 @@ void moa_twice(const double *x, const double *s, double *y, double *work, int64_
 }
 """
 FAULTS = {"good": "", "bad": "", "crash": "if (n > 50) abort();", "hang": "if (n > 50) for (;;) { struct timespec t = {1, 0}; nanosleep(&t, 0); }",
-          "lazy": "struct timespec t = {0, 30000000}; nanosleep(&t, 0);", "slow": "struct timespec t = {0, 100000000}; nanosleep(&t, 0);"}
+          "lazy": "struct timespec t = {0, 30000000}; nanosleep(&t, 0);", "slow": "struct timespec t = {0, 100000000}; nanosleep(&t, 0);",
+          "killed": "if (n > 50) raise(SIGKILL);"}
 VARIANTS = "\n".join(f"{name}: {{about: {name}, targets: [c]}}" for name in FAULTS)
 GROUP = Group("twice", "plain", "f64")
 

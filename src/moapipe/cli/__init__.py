@@ -1,4 +1,5 @@
-"""In: the command line. Out: one verb run, and an exit code: 0 done, 1 the result is bad, 2 an error that the user can mend, 130 Ctrl-C.
+"""In: the command line. Out: one verb run, and an exit code: 0 done, 1 the result is bad, 2 an error that the user can mend, 130 Ctrl-C,
+143 SIGTERM.
 
 A verb is a function of a module of this package, and a row of VERBS. Only the verb that was asked for is imported: the rooms
 behind all of them (xarray, altair, torch, sympy) take seconds to load, and a workflow starts a process for every job.
@@ -6,6 +7,8 @@ behind all of them (xarray, altair, torch, sympy) take seconds to load, and a wo
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +18,10 @@ from typing import Any
 import typer
 
 from moapipe.errors import MoapipeError
+from moapipe.lab import tether
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+ENDS: dict[object, str] = {INTERRUPTED: "stopped by Ctrl-C", TERMINATED: "ended by SIGTERM"}
 PANELS = ("stages, from a definition to the archive", "looking at things")
 
 
@@ -77,13 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code. Unexpected exceptions keep their traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((w for w in words if not w.startswith("-")), None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # clear up before the end
+    tether.to_run(os.environ)
     try:
         application(verb if verb in VERBS else None)(words, prog_name="moapipe", standalone_mode=True)
     except MoapipeError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:  # typer makes an exit with code 130 of Ctrl-C
-        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+        code = end.code if isinstance(end, SystemExit) else INTERRUPTED
+        if code not in ENDS:
             raise
-        print(f"moapipe {verb}: stopped by Ctrl-C; finished results are kept, nothing is half-written", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        print(f"moapipe {verb}: {ENDS[code]}; finished results are kept, nothing is half-written", file=sys.stderr)
+        sys.exit(code)

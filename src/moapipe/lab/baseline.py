@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from moapipe.lab import kernel as kernels
+from moapipe.lab import tether
 from moapipe.lab.buffer import DTYPES, tensor
 
-PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Served:
@@ -44,7 +43,7 @@ class Served:
 def main(arguments: Sequence[str]) -> None:
     """baseline PROBE ROOT KERNEL FORM THREADS"""
     probe_path, root, name, form, threads = arguments
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    tether.to_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
     import torch  # noqa: PLC0415  the process's settings must stand before it loads

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -35,12 +34,12 @@ from moapipe.lab.file import write_bytes
 from moapipe.lab.foresight import drifts, sight
 from moapipe.lab.journal import Journal, known, plain
 from moapipe.lab.lock import alone
-from moapipe.lab.participant import Participant, Trouble, inside, leaked
+from moapipe.lab.participant import Participant, Trouble, inside, killed, leaked
 from moapipe.lab.place import recorded
 from moapipe.lab.plan import Entry, Plan, fitting, plan
 from moapipe.lab.preparation import preparation, write_inputs
 from moapipe.lab.record import Canary, Case, Sample
-from moapipe.lab.room import free_bytes, memory_folder
+from moapipe.lab.room import free_bytes, inputs_folder
 from moapipe.lab.runtime import environment, missing
 from moapipe.lab.sampling import SIGHT, TURN, WARM_S, Frame, Placed, Rule, Seen, calls_for, judged, parse, rejudged
 from moapipe.lab.variable import YARDSTICK
@@ -97,38 +96,57 @@ def bench(e: Experiment, group: Group, say: Say = print, node: int = 0) -> xr.Da
     """
     top = topology.probe()
     planned, place = plan(e, group, top), e.root / recorded(e, group, node)
-    for path in (place, place.with_name(KEPT)):
-        if (old := _standing(path, planned.key)) is not None:
-            say(f"{group.path()}: the record of these builds stands; nothing to measure")
-            write_bytes(place, path.read_bytes())
-            return old
-    job = Job(e, planned, top, say, Journal.open(place.with_name("journal.json"), planned.key))
+    if (old := _kept(group, place, planned.key, say)) is not None:
+        return old
+    due = any(not x.status for x in planned.entries)
+    with alone(f"bench {group.path()} of {e.name}", say) if due else nullcontext():
+        old = _kept(group, place, planned.key, say)     # whom we waited for may have measured the same, or a part of it
+        return _measure(Job(e, planned, top, say, Journal.open(place.with_name("journal.json"), planned.key)), place) if old is None else old
+
+
+def _measure(job: Job, place: Path) -> xr.Dataset:
+    """What the journal lacks, and the record of all."""
+    planned = job.plan
     if n := sum(any(rows) for rows in job.journal.launches.values()):
-        say(f"{group.path()}: goes on after {n} finished launch{'es' * (n > 1)}")
-    if any(not x.status for x in planned.entries):
-        with alone(f"bench {group.path()} of {e.name}", say):
-            _launches(job)
+        job.say(f"{planned.group.path()}: goes on after {n} finished launch{'es' * (n > 1)}")
+    _launches(job)
     cases = [_case(job, i, x) for i, x in enumerate(planned.entries)]
     data = record.make(cases, _attributes(job))
     record.write(data, place.with_name(KEPT))
     write_bytes(place, place.with_name(KEPT).read_bytes())
-    spoilt = {(x.point.label, x.arranged) for x, case in zip(planned.entries, cases, strict=True) if case.status == "all_invalid"}
+    spoilt = {(x.point.label, x.arranged) for x, case in zip(planned.entries, cases, strict=True) if _undecided(case.status, case.reason)}
     job.journal.forget([i for i, x in enumerate(planned.entries) if (x.point.label, x.arranged) in spoilt])
     job.journal.write()
     return data
 
 
+def _kept(group: Group, place: Path, key: str, say: Say) -> xr.Dataset | None:
+    """The record that stands, at its place again; or nothing."""
+    for path in (place, place.with_name(KEPT)):
+        if (old := _standing(path, key)) is not None:
+            say(f"{group.path()}: the record of these builds stands; nothing to measure")
+            write_bytes(place, path.read_bytes())
+            return old
+    return None
+
+
 def _standing(place: Path, key: str) -> xr.Dataset | None:
     """The record that is there, when it measured the same and every case got a valid sample that could; damaged ones are measured
-    again, and so are those of a noisy machine."""
+    again, and so are those of a noisy machine, or where a participant was killed."""
     if not place.is_file():
         return None
     try:
         data = record.read(place)
     except RecordError:
         return None
-    noisy = (data["status"].values == record.STATUSES["all_invalid"].code).any()
-    return data if data.attrs.get("key") == key and not noisy else None
+    names = {row.code: name for name, row in record.STATUSES.items()}
+    undecided = any(_undecided(names[s], str(r)) for s, r in zip(data["status"].values.tolist(), data["reason"].values.tolist(), strict=True))
+    return data if data.attrs.get("key") == key and not undecided else None
+
+
+def _undecided(status: str, reason: str) -> bool:
+    """Whether a case came out like that because of what went on around it: it is worth another try."""
+    return status == "all_invalid" or killed(reason)
 
 
 # ------------------------------------------------------------------ launches
@@ -235,20 +253,20 @@ def _point(job: Job, launch: int, arranged: Arranged, label: str, start: Start, 
     index = {id(x): i for i, x in here}
     _tell(job, launch, label, arranged.asked, len(live), total)
     job.read()
-    with tempfile.TemporaryDirectory(prefix="moapipe-", dir=memory_folder(live, manifest)) as folder:
+    with inputs_folder(live, manifest) as folder:
         tracks = [Track(x, trouble=Trouble("refused", refusal) if refusal else None) for x, refusal in fitting(live, manifest, free_bytes())]
         if any(t.trouble is None for t in tracks):
-            write_inputs(job.experiment, job.plan.group, live[0].point, manifest, Path(folder))
+            write_inputs(job.experiment, job.plan.group, live[0].point, manifest, folder)
         tracks.sort(key=lambda t: index[id(t.entry)])
         turned = tracks[launch % len(tracks) :] + tracks[: launch % len(tracks)] if tracks else []
         yardsticks = [t for t in turned if t.entry.values["target"] == YARDSTICK]
         for t in yardsticks:
-            _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
+            _guarded(job, t, start, partial(_prepare, job, t, manifest, folder))
             _guarded(job, t, start, partial(_look, t))
         _foresee(job, f"{launch}/{arranged.asked.text()}", yardsticks, index)
         for t in turned:
             if t not in yardsticks:
-                _guarded(job, t, start, partial(_prepare, job, t, manifest, Path(folder)))
+                _guarded(job, t, start, partial(_prepare, job, t, manifest, folder))
         job.read()
     frame = Frame(arranged, 0.0, job.watch)
     _rounds(job, turned, start, frame)

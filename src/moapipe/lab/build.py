@@ -7,10 +7,12 @@ shell would take them in the repository's root; a failure is recorded with its r
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +21,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from moapipe.errors import LabError
+from moapipe.errors import LabError, MachineError
 from moapipe.lab import binary
 from moapipe.lab.binary import Code
 from moapipe.lab.experiment import Build, Compiler, MachineFile, machine_file
 from moapipe.lab.file import read_json, sha256, write_json, write_text
 from moapipe.lab.place import built, derived
+from moapipe.lab.tether import KILLS
 from moapipe.machine.device import Device
 from moapipe.targets.listing import check, tiles_of
 from moapipe.targets.table import flags, target_named
@@ -213,15 +216,25 @@ def compile_source(
 def _run(todo: Sequence[Sequence[str]], root: Path) -> tuple[str, tuple[str, ...]]:
     """Run commands in `root`; the complaint of the first that fails, and what each said."""
     said: list[str] = []
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     for arguments in todo:
         real = [a.replace("$PWD", str(root)) for a in arguments]
-        done = subprocess.run(real, cwd=root, capture_output=True, text=True, check=False)
+        done = subprocess.run(real, cwd=root, env=environment, capture_output=True, text=True, check=False)
         said.append(done.stderr)
         if done.returncode:
             lines = (done.stderr or done.stdout).strip().splitlines()
             command = next(a for a in arguments if a != "env" and "=" not in a)
+            _blame_machine(command, done.returncode, "\n".join(lines))
             return f"{command} refuses the source: " + "\n    ".join(lines[:SHOWN] or [f"exit status {done.returncode}, no message"]), ()
     return "", tuple(said)
+
+
+def _blame_machine(command: str, status: int, said: str) -> None:
+    """MachineError when a compiler failed for want of space, or because it or one of its programs was killed."""
+    if os.strerror(errno.ENOSPC) in said:
+        raise MachineError(f"{command} cannot write: {os.strerror(errno.ENOSPC)}", hint="free some space below results/ or in the folder for temporary files")
+    if -status in KILLS or any(f"{signal.strsignal(k)} signal" in said for k in KILLS):
+        raise MachineError(f"{command} was killed", hint="try again; with more memory or fewer jobs at once (CORES=1) if the memory ran out")
 
 
 def _codes(row: Target, manifest: Mapping[str, Any], folder: Path, said: Sequence[str], device: Device | None) -> tuple[Code, ...]:

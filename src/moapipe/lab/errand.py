@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moapipe.errors import LabError
+from moapipe.lab import tether
 
 LOG = "ERRAND_LOG"
 """Environment variable with the file into which a runtime's words about this errand may be written."""
@@ -86,6 +87,7 @@ def _told(path: Path) -> str:
 
 def serve(perform: Perform) -> None:
     """The process's side: a child for every errand."""
+    tether.to_parent()
     name, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     for k in range(count):
         child = get_context("fork").Process(target=_errand, args=(perform, name, folder, k))
@@ -98,6 +100,7 @@ def serve(perform: Perform) -> None:
 
 def _errand(perform: Perform, name: str, folder: Path, k: int) -> None:
     """The child's side. Outputs appear whole; what the child says goes into a file."""
+    tether.to_parent()
     said = os.open(folder / f"{k}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)

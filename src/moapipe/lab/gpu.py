@@ -7,11 +7,9 @@ overwritten, so every call starts cold. Memory comes from a pool that is filled 
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from moapipe.errors import LabError
+from moapipe.lab import tether
 from moapipe.lab.buffer import DTYPES, PATTERNS, tensor
 from moapipe.lab.launch import Launch, launches
 from moapipe.lab.library import WORK, Function, becoming, held, shapes, work_elements
 from moapipe.machine.device import Device
 
-PR_SET_PDEATHSIG = 1
 GUARD = 32          # elements before and behind a buffer that nobody may write
 FLUSH = 4           # times the last-level cache that is overwritten before each call
 ASKED_S = 60.0
@@ -274,7 +272,7 @@ def _with_backend(torch: Any, backend: str, call: Callable[[], Any]) -> Callable
 
 def main(arguments: Sequence[str]) -> None:
     """gpu kernel BINARY MANIFEST CACHE_BYTES, or gpu torch ROOT KERNEL FORM BACKEND|- CACHE_BYTES"""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    tether.to_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
     try:

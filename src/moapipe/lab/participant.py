@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from moapipe.errors import LabError
+from moapipe.lab.tether import KILLS
 from moapipe.machine.topology import MASK
 
 SCRUBBED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "SLURM_CPU_BIND")
@@ -148,6 +149,11 @@ class Participant:
         said = next((line.strip() for line in reversed(self._stderr()) if line.strip()), "")
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         return Trouble("crashed", f"the measuring process {how}{': ' + said if said else ''}")
+
+
+def killed(reason: str) -> bool:
+    """Whether a participant crashed because it was killed from outside."""
+    return any(f"process ended by {k.name}" in reason for k in KILLS)
 
 
 def inside(cpus: Sequence[int]) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moapipe.errors import LabError
-from moapipe.lab import gpu
+from moapipe.errors import LabError, MachineError, MoapipeError
+from moapipe.lab import gpu, tether
 from moapipe.lab.buffer import PATTERNS, Guarded, guarded
 from moapipe.lab.library import WORK, becoming, function, held, shapes, work_elements
 
@@ -75,7 +75,7 @@ class Worker:
                     continue
 
     def run(self, task: Task) -> Reply:
-        """LabError when the kernel ends the process, hangs, or cannot be loaded."""
+        """LabError when the kernel ends the process, hangs, or cannot be loaded; MachineError when the process was killed."""
         hung = threading.Event()
         try:
             with self._guarded(hung):
@@ -83,7 +83,7 @@ class Worker:
                 assert self.process.stdout is not None
                 reply = pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as e:
-            raise LabError(self._death(hung.is_set())) from e
+            raise self._death(hung.is_set()) from e
         if isinstance(reply, LabError):
             raise reply
         assert isinstance(reply, Reply)
@@ -125,15 +125,17 @@ class Worker:
         pickle.dump(x, self.process.stdin, protocol=5)
         self.process.stdin.flush()
 
-    def _death(self, hung: bool) -> str:
+    def _death(self, hung: bool) -> MoapipeError:
         code = self.process.wait()
         if hung:
-            return f"the kernel hangs: no answer within {self.limit_s:g} s of its own time"
+            return LabError(f"the kernel hangs: no answer within {self.limit_s:g} s of its own time")
+        if -code in tether.KILLS:
+            return MachineError(f"the kernel's process was killed ({signal.Signals(-code).name})", hint="try again; with more memory or fewer jobs at once (CORES=1) if the memory ran out")
         if code < 0:
             name = signal.Signals(-code).name
             what = " (it reads or writes outside its buffers)" if name in ("SIGSEGV", "SIGBUS") else ""
-            return f"the kernel ended its process by {name}{what}"
-        return f"the kernel's process ended with status {code}"
+            return LabError(f"the kernel ended its process by {name}{what}")
+        return LabError(f"the kernel's process ended with status {code}")
 
 
 # ------------------------------------------------------------------ the worker's end
@@ -141,6 +143,7 @@ class Worker:
 
 def serve() -> None:
     """Answer tasks until the input ends. What the kernel prints goes to standard error."""
+    tether.to_parent()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     library, manifest = pickle.load(sys.stdin.buffer)

@@ -7,7 +7,9 @@
 #define select select_files /* the system's select(2) has the name of a vector function */
 #include <stdlib.h>
 #undef select
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 enum { ROUNDS = 16, V = sizeof(vec) / sizeof(real) };
@@ -319,6 +321,7 @@ static struct best clock_rate(void) {
 int main(int count, char **words) {
     static const char *LEVEL[] = {"L1", "L2", "L3", "memory"}, *WAY[] = {"read", "copy", "stream", "column"};
     if (count != 6) return fprintf(stderr, "usage: calibrate THREADS L1 L2 L3 MEMORY\n"), 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int threads = atoi(words[1]);
     if (threads < 1 || threads > MOST) return fprintf(stderr, "calibrate: 1 to %d threads\n", MOST), 2;
     tell("", "clock", clock_rate(), 0);

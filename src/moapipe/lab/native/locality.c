@@ -12,11 +12,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -138,6 +140,7 @@ static void clocks(int threads)
 int main(int count, char **given)
 {
     int threads = count > 2 ? atoi(given[2]) : 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     omp_set_dynamic(0);
     if (count == 3 && threads > 0 && !strcmp(given[1], "barrier"))
         return barrier(threads, 0.2), 0;
