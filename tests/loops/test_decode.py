@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.loops.test_lift_meaning import assert_means, derived
+from tests.loops.test_cost_kernels import denoted
+from tests.loops.test_lift_meaning import assert_means, derived, meant
 
 from moapipe.algebra import expr as moa
 from moapipe.algebra.dnf import dnf_hash, meaning, reduce_definitions
@@ -45,11 +46,11 @@ def attend(q, keys, values, scale):
 @pytest.mark.parametrize("lengths", [(0, 1, 13, 26), (0, 0, 0, 0), (8, 9, 10, 11)])
 def test_what_lies_behind_a_length_never_shows(variant, lengths):
     """After every lift; splits without any position among them (lengths of 0 leave all but one empty)."""
-    x, last = drawn(SIZES, lengths), None
-    dnf, states = derived("decode", "step", variant)
+    states, last = derived("decode", "step", variant), None
+    wanted = meant(denoted("decode", "step"), SIZES, drawn(SIZES, lengths))
     for title, k in states:
         if k.body != last and (last is None or k is states[-1][1] or "skip" in title or "online" in title or "rebase" in title or "decide" in title):
-            got = assert_means(dnf, "step", title, k, SIZES, x=x)
+            got = assert_means(wanted, title, k)
             assert np.isfinite(got.outputs["out"]).all()
         last = k.body
 
@@ -61,7 +62,7 @@ def test_each_query_head_reads_its_own_key_head(variant, group):
     for heads in (1, 2):
         sizes = SIZES | {"kv_heads": heads, "group": group, "max_len": 11}
         x = drawn(sizes, (0, 3, 7, 10))
-        got = run(derived("decode", "step", variant)[1][-1][1], sizes, x).outputs
+        got = run(derived("decode", "step", variant)[-1][1], sizes, x).outputs
         for b, t in enumerate((0, 3, 7, 10)):
             for h in range(heads):
                 assert (got["keys"][b, h, t] == x["k_new"][b, h]).all() and (got["values"][b, h, t] == x["v_new"][b, h]).all()
@@ -77,7 +78,7 @@ def test_steps_equal_the_causal_forward_pass_row_by_row(variant):
     sizes = SIZES | {"batch": 2, "group": 2, "max_len": steps}
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((steps, 2, 2, *rest)) for rest in ((2, 3), (3,), (5,)))
-    kernel, scale = derived("decode", "step", variant)[1][-1][1], np.asarray(0.6)
+    kernel, scale = derived("decode", "step", variant)[-1][1], np.asarray(0.6)
     caches = {"K": np.full((2, 2, steps, 3), np.nan), "V": np.full((2, 2, steps, 5), np.nan)}
     rows = []
     for t in range(steps):
@@ -96,7 +97,7 @@ def test_steps_equal_the_causal_forward_pass_row_by_row(variant):
 def test_lengths_that_break_the_contract_stay_inside_the_caches(variant, lengths):
     """The interpreter refuses an index that leaves its array. A length beyond the cache is its last position."""
     x = FILE.call("inputs", np.random.default_rng(0), SIZES, "step") | {"lengths": np.asarray(lengths)}
-    got = run(derived("decode", "step", variant)[1][-1][1], SIZES, {k: np.asarray(v, np.float64) for k, v in x.items()})
+    got = run(derived("decode", "step", variant)[-1][1], SIZES, {k: np.asarray(v, np.float64) for k, v in x.items()})
     for b, t in enumerate(lengths):
         assert (got.outputs["keys"][b, :, 26] == x["k_new"][b]).all() == (t >= 26)
 
@@ -104,14 +105,14 @@ def test_lengths_that_break_the_contract_stay_inside_the_caches(variant, lengths
 def test_counts_are_of_the_fullest_caches():
     """Both caches once, one row of each written, and the lengths themselves no access."""
     for variant in VARIANTS:
-        c = count(derived("decode", "step", variant)[1][-1][1], SIZES, 8)
+        c = count(derived("decode", "step", variant)[-1][1], SIZES, 8)
         b, h, n, d, e = (SIZES[s] for s in ("batch", "kv_heads", "max_len", "d_k", "d_v"))
         assert (c.footprint["K"].read, c.footprint["V"].read) == (b * h * n * d, b * h * n * e)
         assert (c.footprint["K"].written, c.footprint["V"].written) == (b * h * d, b * h * e)
         assert c.footprint["lengths"].read == 0
-    k = derived("decode", "step", "rows")[1][-1][1]
+    k = derived("decode", "step", "rows")[-1][1]
     assert fullest(k) is not k and fullest(fullest(k)) is not None
-    plain = derived("matmul", "nn", "naive")[1][-1][1]
+    plain = derived("matmul", "nn", "naive")[-1][1]
     assert fullest(plain) is plain
 
 
@@ -179,8 +180,7 @@ SPLITS = [
 
 
 def naive():
-    from_laws = derived("decode", "step", "split_kv")
-    return from_laws[1][0][1]
+    return derived("decode", "step", "split_kv")[0][1]
 
 
 @pytest.mark.parametrize(("script", "arguments", "message"), [

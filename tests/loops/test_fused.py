@@ -30,7 +30,7 @@ def growth(kernel):
 @pytest.mark.parametrize("variant", ["row_block", "two_pass", "row_parallel_atomic"])
 def test_nothing_grows_with_the_square_of_the_length(variant, form):
     """In shapes, in the closed forms of what is written for the whole call, and in a run."""
-    kernel = derived(FUSED, form, variant)[1][-1][1]
+    kernel = derived(FUSED, form, variant)[-1][1]
     assert max(growth(kernel).values()) <= 2.5
     touched = [run(kernel, at, given(FUSED, form, at)).footprint for at in (SMALL, LARGE)]
     held = {a.name for a in kernel.arrays if a.space in ("input", "output", "workspace")}
@@ -42,7 +42,7 @@ def test_nothing_grows_with_the_square_of_the_length(variant, form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("variant", ["split_passes", "split_passes_owner", "split_passes_blocked"])
 def test_the_published_passes_store_two_square_arrays(variant, form):
-    kernel = derived(FUSED, form, variant)[1][-1][1]
+    kernel = derived(FUSED, form, variant)[-1][1]
     assert {n for n, g in growth(kernel).items() if g > 2.5} == {"weights_normalised", "dscores"}
 
 
@@ -52,7 +52,7 @@ def test_the_published_passes_store_two_square_arrays(variant, form):
 ])
 def test_the_published_counts_of_atomic_updates(kernel, form, variant, updates):
     """B = 2, n = 2048, d = 64: jobs of the validation paper (arXiv 2609.33916), from our own derivations."""
-    k = derived(kernel, form, variant)[1][-1][1]
+    k = derived(kernel, form, variant)[-1][1]
     at = {"batch": 2, "group": 1, "q_len": 2048, "kv_len": 2048, "d_k": 64, "d_v": 64}
     assert sum(a.updates for a in atomics(k, {s: at[s] for s in k.sizes})) == updates
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.loops.test_cost_kernels import tier, tiled
+from tests.loops.test_cost_kernels import denoted, tier, tiled
 
-from moapipe.algebra.adjoint import denote
-from moapipe.algebra.dnf import meaning
+from moapipe.algebra.dnf import Dnf, meaning
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.scalar import variables
 from moapipe.lab.kernel import load, names
@@ -71,15 +71,14 @@ TIERED = [pytest.param(n, f, v, marks=tier(n, v, f)) for n, f, v in VARIANTS]
 
 @cache
 def derived(name, form, variant):
-    """(normal form, ((title, kernel), …) from the naive kernel to the last)."""
-    file = load(name, ROOT)
+    """((title, kernel), …) from the naive kernel to the last."""
+    file, dnf = load(name, ROOT), denoted(name, form)
     v = file.variants[variant]
-    dnf = start = denote(name, file.call("definitions", form))[0]
     for law in v.laws:
         dnf = LAWS[law].apply(dnf)
     naive = lower(dnf, tuple(v.inline))
     steps = apply_script(naive, v.lifts, tiled(v, TINY), file.forms[form])
-    return start, (("naive", naive), *((s.title, s.kernel) for s in steps))
+    return ("naive", naive), *((s.title, s.kernel) for s in steps)
 
 
 def given(name, form, sizes):
@@ -88,52 +87,67 @@ def given(name, form, sizes):
     return {k: np.asarray(v, np.float64) for k, v in made.items()}
 
 
-def assert_means(dnf, form, title, kernel, sizes, *, parallel="ascending", x=None):
-    x = x or given(dnf.name, form, sizes)
+@dataclass(frozen=True, eq=False)
+class Meant:
+    """What a normal form means of some inputs, which all states of all variants are held to."""
+
+    dnf: Dnf
+    sizes: dict[str, int]
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
+def meant(dnf, sizes, inputs):
     with np.errstate(all="ignore"):
-        want, got = meaning(dnf, x, sizes), run(kernel, sizes, x, parallel=parallel)
-    for o in dnf.outputs:
-        np.testing.assert_allclose(got.outputs[o], want[o], rtol=1e-10, atol=1e-12, err_msg=f"{o} after {title} at {sizes}")
+        return Meant(dnf, sizes, inputs, meaning(dnf, inputs, sizes))
+
+
+@cache
+def meant_at(name, form, sizes):
+    """Of the kernel file's own inputs at sizes ((name, number), …)."""
+    return meant(denoted(name, form), dict(sizes), given(name, form, dict(sizes)))
+
+
+def assert_means(wanted, title, kernel, *, parallel="ascending"):
+    with np.errstate(all="ignore"):
+        got = run(kernel, wanted.sizes, wanted.inputs, parallel=parallel)
+    for o in wanted.dnf.outputs:
+        np.testing.assert_allclose(got.outputs[o], wanted.outputs[o], rtol=1e-10, atol=1e-12, err_msg=f"{o} after {title} at {wanted.sizes}")
     return got
 
 
 @pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_every_lift_keeps_the_meaning(name, form, variant):
-    dnf, states = derived(name, form, variant)
-    last = None
+    states, last = derived(name, form, variant), None
+    wanted = meant_at(name, form, tuple(awkward(name)[0].items()))
     for title, kernel in states[:: 1 + len(states) // STATES]:
         if kernel.body != last:
-            assert_means(dnf, form, title, kernel, awkward(name)[0])
+            assert_means(wanted, title, kernel)
         last = kernel.body
 
 
 @pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_the_result_keeps_the_meaning_at_awkward_sizes(name, form, variant):
-    dnf, states = derived(name, form, variant)
+    states = derived(name, form, variant)
     for sizes in awkward(name):
+        wanted = meant_at(name, form, tuple(sizes.items()))
         for title, kernel in (states[0], states[-1]):
-            got = assert_means(dnf, form, title, kernel, sizes)
+            got = assert_means(wanted, title, kernel)
             assert not got.undefined, f"{title} at {sizes} reads what nobody stored: {got.undefined}"
-        assert_means(dnf, form, *states[-1], sizes, parallel="descending")
+        assert_means(wanted, *states[-1], parallel="descending")
 
 
 @pytest.mark.parametrize(("name", "form", "variant"), TIERED)
 def test_every_variant_is_parallel_and_all_but_naive_use_lanes_or_teams(name, form, variant):
-    kinds = {s.kind for s in statements(derived(name, form, variant)[1][-1][1].body) if isinstance(s, Loop)}
+    kinds = {s.kind for s in statements(derived(name, form, variant)[-1][1].body) if isinstance(s, Loop)}
     assert "parallel" in kinds
     assert kinds & {"lane", "thread"} or variant in ("naive", "published")
-
-
-def test_variants_share_the_normal_form():
-    for name in names(ROOT):
-        for form in load(name, ROOT).forms:
-            assert len({derived(name, form, v)[0] for n, f, v in VARIANTS if (n, f) == (name, form)}) == 1
 
 
 @pytest.mark.parametrize("form", load("attention_forward", ROOT).forms)
 def test_online_variants_keep_no_scratch_that_grows_with_the_keys(form):
     for variant, workspace in (("online", 0), ("online_tiled", 2)):
-        kernel = derived("attention_forward", form, variant)[1][-1][1]
+        kernel = derived("attention_forward", form, variant)[-1][1]
         held = [a for a in kernel.arrays if a.space == "workspace"]
         assert len(held) == workspace       # the packed keys and values
         assert not any("kv_len" in variables(e) for a in kernel.arrays if a.space == "private" for e in a.shape)
@@ -141,7 +155,7 @@ def test_online_variants_keep_no_scratch_that_grows_with_the_keys(form):
 
 def test_materialised_reads_and_writes_what_was_published():
     """B=2, N=2048, D=64, f64: 6,291,456 bytes read, 69,206,016 written, and n private scores for each row (moa.md 2)."""
-    kernel = derived("attention_forward", "full", "materialised")[1][-1][1]
+    kernel = derived("attention_forward", "full", "materialised")[-1][1]
     assert [a.name for a in kernel.arrays if a.space == "workspace"] == ["weights_normalised"]
     sizes = {"batch": 2, "q_len": 8, "kv_len": 8, "d_k": 4, "d_v": 4}
     touched = run(kernel, sizes, given("attention_forward", "full", sizes)).footprint
