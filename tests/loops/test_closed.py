@@ -14,19 +14,19 @@ SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 24, 25, 40)
 
 
 def assert_equal(forms, k, sizes):
-    c = count(k, sizes, 8)
+    c, memo = count(k, sizes, 8), {}
     for name, e in forms.loads.items():
-        assert evaluate(e, sizes) == c.accesses[name].loads, (name, e, sizes)
+        assert evaluate(e, sizes, memo) == c.accesses[name].loads, (name, e, sizes)
     for name, e in forms.stores.items():
-        assert evaluate(e, sizes) == c.accesses[name].stores, (name, e, sizes)
+        assert evaluate(e, sizes, memo) == c.accesses[name].stores, (name, e, sizes)
     for name, e in forms.calls.items():
-        assert evaluate(e, sizes) == c.calls.get(name, 0), (name, e, sizes)
+        assert evaluate(e, sizes, memo) == c.calls.get(name, 0), (name, e, sizes)
     if 0 in sizes.values():
         return
     for name, e in forms.read.items():
-        assert evaluate(e, sizes) == c.footprint[name].read, (name, e, sizes)
+        assert evaluate(e, sizes, memo) == c.footprint[name].read, (name, e, sizes)
     for name, e in forms.written.items():
-        assert evaluate(e, sizes) == c.footprint[name].written, (name, e, sizes)
+        assert evaluate(e, sizes, memo) == c.footprint[name].written, (name, e, sizes)
 
 
 @pytest.mark.parametrize("name", NESTS)

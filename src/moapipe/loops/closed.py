@@ -14,7 +14,7 @@ from functools import lru_cache
 from moapipe.algebra.index import add, affine, ceil_div, combine, constant, expression, extreme, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, op, variables, walk
 from moapipe.loops.footprint import Census, touched
-from moapipe.loops.formula import ONE, ZERO, Formula, given, number, product, symbolic
+from moapipe.loops.formula import ONE, ZERO, Formula, Memo, given, number, product, symbolic
 from moapipe.loops.formula import extreme as pick
 from moapipe.loops.onf import LOCAL, Kernel, Loop
 from moapipe.loops.site import fullest, lives, sites
@@ -237,6 +237,7 @@ def _bound(c: Scalar, var: str) -> tuple[bool, Scalar] | None:
     return None
 
 
-def evaluate(e: Formula, sizes: Mapping[str, int]) -> int:
-    """The whole number that a closed form is at given sizes; written sums are added up."""
-    return int(e.value(sizes, {}))
+def evaluate(e: Formula, sizes: Mapping[str, int], memo: Memo | None = None) -> int:
+    """The whole number that a closed form is at given sizes; written sums are added up. Forms of one kernel have atoms in common: with
+    one `memo` for all of them at the same sizes, each is worked out once."""
+    return int(e.value(sizes, {} if memo is None else memo))

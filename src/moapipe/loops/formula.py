@@ -44,12 +44,16 @@ class Atom(ABC):
         """Names of the free variables."""
 
     @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.free))
+
+    @cached_property
     def never_negative(self) -> bool:
         return True
 
     def value(self, at: Mapping[str, int], memo: Memo) -> Rational:
         """The number that it is; each value of its free variables is worked out once."""
-        key = (self.text, tuple(at[v] for v in sorted(self.free)))
+        key = (self.text, tuple([at[v] for v in self._names]))
         if key not in memo:
             memo[key] = self._value(at, memo)
         return memo[key]
