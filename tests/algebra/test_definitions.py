@@ -1,5 +1,6 @@
 """The kernels' definitions: their normal forms against MoA's own meaning and plain numpy, and the published numbers."""
 
+from functools import cache
 from itertools import cycle
 from math import inf
 from pathlib import Path
@@ -25,6 +26,7 @@ ATTENTION = [form for name, form in FORMS if name == "attention_forward"]
 EXTENTS = [(2, 5, 3, 4, 1), (1, 1, 1, 1, 1), (3, 2, 5, 1, 3), (2, 3, 0, 2, 2), (2, 0, 3, 2, 2), (0, 2, 2, 2, 2), (1, 3, 4, 0, 2)]
 
 
+@cache
 def normal_form(name: str, form: str) -> Dnf:
     return denote(name, MODULES[name].definitions(form))[0]
 
