@@ -90,7 +90,7 @@ def test_a_changed_archive_does_not_verify(line) -> None:
 
 def test_a_kernel_that_computes_the_wrong_thing_is_never_timed(line) -> None:
     line.edit("kernels/rmsnorm.py", '/ moa.size("d") + eps', '/ moa.size("d") + eps + eps')
-    done = line.snakemake("--cores", "2")
+    done = line.snakemake("--cores", "2", "dataset")
     assert done.returncode == 0, done.stdout
     whole(done, "validation failed", "rinv")
     data = record.read(line.path / RECORD)
@@ -114,7 +114,7 @@ def test_an_illegal_lift_says_which_array_stands_in_the_way(line) -> None:
 
 def test_a_source_that_does_not_compile_is_a_status_with_the_compilers_words(line) -> None:
     line.edit("config/machines/local.yaml", "{command: gcc,", "{command: gcc, flags: [-fno-such-flag],")
-    done = line.snakemake("--cores", "2")
+    done = line.snakemake("--cores", "2", "dataset")
     assert done.returncode == 0, done.stdout
     whole(done, "build failed", "-fno-such-flag")
     build = json.loads(next((line.path / "results/build").rglob("build.json")).read_text())

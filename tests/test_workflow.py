@@ -194,15 +194,15 @@ def calm(path: Path) -> None:
 
 
 def test_an_engine_change_that_leaves_the_text_keeps_the_measurement(line) -> None:
-    for name in (RECORD, RECORD.replace("record.nc", "kept.nc")):
-        calm(line.path / name)
+    calm(line.path / RECORD)
+    shutil.copy2(line.path / RECORD, line.path / RECORD.replace("record.nc", "kept.nc"))  # written again, it would have another second in it
     before = (line.path / RECORD).read_bytes()
     line.edit("src/moapipe/loops/cost.py", "LISTED = 1 << 17", "LISTED = 1 << 18")
-    done = line.snakemake("--cores", "2")
+    done = line.snakemake("--cores", "2", "benchmarks")
     assert done.returncode == 0, done.stdout
     assert "nothing to measure" in done.stdout
     assert (line.path / RECORD).read_bytes() == before
-    assert line.planned() == {}
+    assert set(line.planned()) - {"total"} == REPORT
 
 
 # ------------------------------------------------------------------ interruptions
@@ -268,6 +268,6 @@ def test_snakemake_killed_in_a_bench_goes_on_where_it_was(line) -> None:
     process.communicate(timeout=60)
     unlocked = line.snakemake("--unlock")
     assert unlocked.returncode == 0, unlocked.stdout
-    again = line.snakemake("--cores", "2")
+    again = line.snakemake("--cores", "2", "benchmarks")
     assert again.returncode == 0, again.stdout
     assert "goes on after 1 finished launch" in again.stdout
