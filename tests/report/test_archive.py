@@ -153,7 +153,12 @@ def test_a_manifest_that_was_rewritten_to_match_is_found(copy: Path) -> None:
     (copy / "table.txt").write_text("forged\n")
     lines = [f"{archive.sha256(copy / 'table.txt')}  table.txt" if line.endswith("  table.txt") else line for line in (copy / MANIFEST).read_text().splitlines()]
     (copy / MANIFEST).write_text("\n".join(lines) + "\n")
-    assert archive.verify(copy) == [f"changed: {MANIFEST} (its hash is not the one in the folder's name)"]
+    assert archive.verify(copy) == [f"changed: {MANIFEST}, or the folder's name, whose end should be its hash: -{archive.sha256(copy / MANIFEST)[:8]}"]
+
+
+def test_an_archive_under_another_name_says_which_name_it_should_have(copy: Path) -> None:
+    [problem] = archive.verify(copy.rename(copy.with_name("renamed")))
+    assert "the folder's name" in problem and problem.endswith(copy.name[-9:])
 
 
 def test_a_damaged_or_missing_manifest_is_found(copy: Path) -> None:

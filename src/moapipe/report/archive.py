@@ -238,8 +238,8 @@ def verify(folder: Path) -> list[str]:
         return [f"missing: {MANIFEST} (is {folder} an archive?)"]
     content = manifest.read_bytes()
     expected, problems = _expected(content)
-    if folder.resolve().name.rpartition("-")[2] != hashlib.sha256(content).hexdigest()[:8]:
-        problems.append(f"changed: {MANIFEST} (its hash is not the one in the folder's name)")
+    if folder.resolve().name.rpartition("-")[2] != (due := hashlib.sha256(content).hexdigest()[:8]):
+        problems.append(f"changed: {MANIFEST}, or the folder's name, whose end should be its hash: -{due}")
     present = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
     problems += [f"missing: {name}" for name in sorted(set(expected) - set(present))]
     problems += [f"extra: {name}" for name in sorted(set(present) - set(expected) - {MANIFEST})]
