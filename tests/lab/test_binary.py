@@ -129,7 +129,7 @@ def compiled(here, target, change=("", ""), dtype="f64", names=ATOMIC):
     return building.compile_source(b, d.manifest, here, source, built(b, "local"), "local", Compiler(command=row.compiler)), b
 
 
-@pytest.mark.parametrize(("target", "dtype", "names"), [("cuda", "f64", ATOMIC), ("hip", "f64", ATOMIC), ("cuda", "bf16", ATOMIC), ("cuda", "bf16", ("attention_forward", "full", "online_shared"))])
+@pytest.mark.parametrize(("target", "dtype", "names"), [("cuda", "f64", ATOMIC), ("hip", "f64", ATOMIC), ("cuda", "bf16", ATOMIC), ("cuda", "bf16", ("gated_mlp", "forward", "shared"))])
 def test_a_device_binary_for_each_architecture_keeps_the_nests_promises(target, dtype, names, checkout):
     if shutil.which(TARGETS[target].compiler) is None:
         pytest.skip(f"no {TARGETS[target].compiler}")

@@ -6,6 +6,7 @@ Memory holds `stored` elements, or `narrow` ones, which are values when they are
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from moapipe.loops.onf import Kernel
@@ -34,6 +35,8 @@ DIALECT = Dialect(
     thread="blockIdx.x * (int64_t)blockDim.x + threadIdx.x", crowd='extern "C" __global__ void __launch_bounds__({0})', team="blockIdx.x",
     shared="SHARED({0}, {1});", lent="LENT({0})",
 )
+CROWDED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 1)')
+"""Where elements are narrow: ptxas otherwise keeps a block of 256 threads to 64 registers on sm_90, and spills what does not fit."""
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
 RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS} | {"stored", "narrow"}
 SHUFFLE = ("#if defined(__HIP__)", "#define SHUFFLE(v, by, lanes) __shfl_xor(v, by, lanes)", "#elif !defined(EMULATED)",
@@ -75,6 +78,10 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
     return "\n".join([*head, *lines]) + "\n"
 
 
+def written(c: Call, unit: Unit) -> tuple[str, ...]:
+    return procedure(CROWDED if unit.dtype in NARROW else DIALECT, c, unit)
+
+
 def prepare(kernel: Kernel, unit: Unit) -> Kernel:
     return kernel
 
@@ -87,7 +94,7 @@ CUDA = Target(
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=partial(procedure, DIALECT), region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})"),
+    procedure=written, region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})"),
     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
     listing=("ptx", ("-ptx",)), dtypes=(*ARITHMETIC, *NARROW),
