@@ -59,7 +59,7 @@ def test_traffic_lies_between_the_oracle_at_twice_and_at_half_the_capacity(name,
         assert all(t.read >= 0 and t.allocated >= 0 and t.written >= 0 for t in past.values())
 
 
-@pytest.mark.parametrize(("name", "variant", "form"), TIERED)
+@pytest.mark.parametrize(("name", "variant", "form"), HELD)
 def test_threads_with_caches_of_their_own_fetch_no_less_than_one(name, variant, form):
     k = steps(name, variant, form)[-1]
     one, several = (Reuse(k, sizes_near(k, 9), 8, 64, threads=t) for t in (1, 3))
