@@ -34,8 +34,9 @@ again: $(READY) ## measure again the groups that have a case without a valid sam
 	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) --forcerun bench -- archive
 	@moapipe table $(EXPERIMENT)
 
+# three workers for two cores: tests that go through a Slurm, a bench or a lock wait for much of their time
 test: $(READY) ## run the tests, except those marked slow
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
+	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 
 check: $(READY) ## lint, types, import contracts, sizes
 	@ruff check .

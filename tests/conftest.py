@@ -33,7 +33,8 @@ RATES = Calibration(
 )
 
 
-FIRST = ("test_workflow.py", "test_lift_meaning.py", "test_cost_kernels.py", "test_slurm.py", "test_variants.py", "test_fault.py", "test_validate.py")
+FIRST = ("test_workflow.py", "test_lift_meaning.py", "test_cost_kernels.py", "test_slurm.py", "test_variants.py", "test_fault.py", "test_validate.py",
+         "test_emulation.py", "test_determinism.py", "test_bench.py")
 """Files that take longest. They are begun first, so that no worker is left alone with one of them at the end."""
 
 

@@ -99,9 +99,13 @@ def test_a_place_outside_of_the_plan(library):
 
 @needs_two
 def test_threads_that_were_to_be_bound_and_roam(library):
-    verdicts, _ = run(library, bound(2), settings(2, (), bound=False))
-    assert set(verdicts) <= {"wrong_cpus"} | NOISE
-    assert verdicts["wrong_cpus"] > SAMPLES // 2
+    """Every sample that noise leaves is told; up to three retries where it leaves none."""
+    for _ in range(4):
+        verdicts, _ = run(library, bound(2), settings(2, (), bound=False))
+        assert set(verdicts) <= {"wrong_cpus"} | NOISE
+        if verdicts["wrong_cpus"]:
+            return
+    pytest.fail(f"their places were not missed: {dict(verdicts)}")
 
 
 @needs_two
