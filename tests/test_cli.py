@@ -125,6 +125,16 @@ def test_ctrl_c_is_one_line_and_130(monkeypatch, capsys) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_cancelled_job_and_a_closed_terminal_clear_up_and_say_so_in_one_line(how: signal.Signals) -> None:
+    code = ("import os, sys, tempfile\nfrom moapipe import cli\nfrom moapipe.cli import text\n"
+            "def scan(*_):\n    with tempfile.TemporaryDirectory() as folder:\n        print(folder, flush=True)\n        os.kill(os.getpid(), int(sys.argv[1]))\n"
+            "text.scan = scan\ncli.main(['derive', 'rmsnorm'])")
+    done = subprocess.run([sys.executable, "-c", code, str(int(how))], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + how, f"moapipe derive: ended by {how.name}; finished results are kept, nothing is half-written\n")
+    assert not Path(done.stdout.strip()).exists()
+
+
 def test_a_real_ctrl_c_leaves_nothing_half_written(checkout: Path) -> None:
     process = subprocess.Popen([PROGRAM, "derive", "attention_forward", "--variant", "online_tiled"], cwd=checkout, stderr=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):

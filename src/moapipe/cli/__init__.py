@@ -1,5 +1,5 @@
 """In: the command line. Out: one verb run, and an exit code: 0 done, 1 the result is bad, 2 an error that the user can mend, 130 Ctrl-C,
-143 SIGTERM.
+143 SIGTERM, 129 a closed terminal.
 
 A verb is a function of a module of this package, and a row of VERBS. Only the verb that was asked for is imported: the rooms
 behind all of them (xarray, altair, torch, sympy) take seconds to load, and a workflow starts a process for every job.
@@ -20,8 +20,9 @@ import typer
 from moapipe.errors import MoapipeError
 from moapipe.lab import tether
 
-INTERRUPTED, TERMINATED = 130, 143
-ENDS: dict[object, str] = {INTERRUPTED: "stopped by Ctrl-C", TERMINATED: "ended by SIGTERM"}
+INTERRUPTED = 130
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)       # of a run that was killed or cancelled, of a terminal that was closed
+ENDS: dict[object, str] = {INTERRUPTED: "stopped by Ctrl-C", **{128 + s: f"ended by {s.name}" for s in ENDINGS}}
 PANELS = ("stages, from a definition to the archive", "looking at things")
 
 
@@ -78,11 +79,20 @@ def application(chosen: str | None) -> typer.Typer:
     return app
 
 
+def _end(number: int, _: object) -> None:
+    """Clear up before the end, and let nothing disturb that."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code. Unexpected exceptions keep their traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((w for w in words if not w.startswith("-")), None)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # clear up before the end
+    for ending in ENDINGS:
+        if signal.getsignal(ending) is signal.SIG_DFL:      # nohup ignores one
+            signal.signal(ending, _end)
     tether.to_run(os.environ)
     try:
         application(verb if verb in VERBS else None)(words, prog_name="moapipe", standalone_mode=True)
