@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,7 @@ def svg(document: dict[str, Any]) -> str:
     return str(vl_convert.vegalite_to_svg(document, vl_version=VEGALITE))
 
 
+@cache
 def runtime() -> str:
     """The JavaScript that draws Vega-Lite documents in a page: Vega, Vega-Lite and Vega-Embed as `window.vegaEmbed`, nothing else."""
     return f"(() => {{{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;', vl_version=VEGALITE)}}})();"
