@@ -39,7 +39,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         _sync_directory(path.parent)
     except OSError as e:
         raise RecordError(f"cannot write: {e.strerror or e}", where=str(path),
-                          hint="free some space or choose another results folder; no half-written file is left") from e
+                          hint="make room, or let the folder be a link to where there is some; no half-written file is left") from e
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
