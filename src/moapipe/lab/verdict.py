@@ -37,6 +37,10 @@ THRESHOLDS = {
 }
 
 
+MOSTLY = 0.9
+"""Share of valid samples from which on a measurement as a whole passes for valid."""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """What was seen during one sample; seconds are seconds, counts are counts, NaN is unknown.

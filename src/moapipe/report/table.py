@@ -24,6 +24,7 @@ from rich.text import Text
 from moapipe.lab import record
 from moapipe.lab.file import write_text
 from moapipe.lab.variable import BESIDE
+from moapipe.lab.verdict import MOSTLY
 from moapipe.machine.arrangement import AXES
 from moapipe.report import accuracy as accuracies
 from moapipe.report.metrics import frame, kind
@@ -33,7 +34,6 @@ WIDTH = 160
 ROOMY = 100  # columns of a terminal from which on there is room for intervals
 NARROW = 150  # below it, what a bench group shares stands in a heading of its own
 GROUP = ("kernel", "form", "dtype")
-FEW_INVALID = 0.9
 FAIR = 1.25  # a prediction within this factor of the measurement is shown calm
 
 
@@ -79,7 +79,7 @@ def _verdict(row: Row) -> Text:
         return Text(row["status"].replace("_", " "), "red")
     if row["plausibility"] == "implausible":
         return Text("implausible", "red")
-    return Text(f"{row['valid_samples']}/{row['taken_samples']} valid", "" if row["valid_share"] > FEW_INVALID else "yellow")
+    return Text(f"{row['valid_samples']}/{row['taken_samples']} valid", "" if row["valid_share"] > MOSTLY else "yellow")
 
 
 @dataclass(frozen=True)
