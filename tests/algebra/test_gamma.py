@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moapipe.algebra.index import evaluate, extreme, gamma_column, gamma_inverse, gamma_row, parse, simplify
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
 from moapipe.algebra.structure import refold
+from moapipe.errors import AlgebraError
 
 SHAPE = (Num(3), Num(4))
 NAMES = ("i", "j", "n")
@@ -109,6 +110,12 @@ def test_conditions_are_read_back(a: Scalar, b: Scalar, sign: str, junction: str
     at, compared = dict(zip(NAMES, values, strict=True)), Op(sign, (a, b))
     for e in (compared, Op(junction, (compared, Op("not", (Op("<", (b, Var(NAMES[0]))),))))):
         assert evaluate(parse(text(e)), at) == evaluate(e, at)
+
+
+@pytest.mark.parametrize("source", ["", "2*", "1//0", "a.b", "1.5", "True", "floor(a)", str(1 << 62), "min()", "min(a)", "and(a < b)", "not(a, b)", "not()", "min(a, key=3)", "min(*a)", "-" * 3000 + "a", "a\0"])
+def test_what_is_no_index_expression_is_refused(source: str) -> None:
+    with pytest.raises(AlgebraError, match="cannot read index expression"):
+        parse(source)
 
 
 def test_nested_extremes_are_flattened() -> None:

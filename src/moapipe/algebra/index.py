@@ -270,8 +270,9 @@ _AST = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: 
 
 @lru_cache(maxsize=1 << 12)
 def parse(source: str) -> Scalar:
-    """An index expression, or a condition on such, from its canonical text (as manifests and variant files hold it)."""
-    unread = AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min max, names and integers; nothing divides by 0")
+    """An index expression, or a condition on such, from its canonical text (as manifests and variant files hold it). AlgebraError for
+    anything else."""
+    unread = AlgebraError(f"cannot read index expression {source!r}", hint="use + - * // % min(a, b) max(a, b), names and integers of 62 bits; nothing divides by 0")
 
     def go(n: ast.expr) -> Scalar:
         match n:
@@ -285,13 +286,15 @@ def parse(source: str) -> Scalar:
                 return multiply(-1, go(a))
             case ast.Compare(left=a, ops=[o], comparators=[b]) if type(o) in _AST:
                 return Op(_AST[type(o)], (go(a), go(b)))
-            case ast.Call(func=ast.Name(id="min" | "max" | "and_" | "or_" | "not_" as f), args=args):
+            case ast.Call(func=ast.Name(id="min" | "max" | "and_" | "or_" as f), args=[_, _, *_] as args, keywords=[]):
                 return Op(f.rstrip("_"), tuple(go(a) for a in args))
+            case ast.Call(func=ast.Name(id="not_"), args=[a], keywords=[]):
+                return Op("not", (go(a),))
             case _:
                 raise unread
 
     readable = re.sub(r"\b(and|or|not)\(", r"\1_(", source)   # functions here, keywords in Python
     try:
         return simplify(go(ast.parse(readable, mode="eval").body))
-    except (SyntaxError, ZeroDivisionError) as e:
+    except (SyntaxError, ZeroDivisionError, RecursionError) as e:
         raise unread from e
