@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.loops.nests import array, loop, ref
 
+from moapipe.errors import LabError
 from moapipe.lab import mutant, trial
 from moapipe.lab.experiment import Build
+from moapipe.lab.kernel import load, names, scan
 from moapipe.lab.mutant import MUTANTS, Mutant, examine, finder, planted
 from moapipe.lab.place import root
+from moapipe.loops.atomic import uncontended
+from moapipe.loops.onf import Accumulate, Kernel
 
 ROOT = root()
 TEAM = Build("attention_forward", "causal", "online_shared", "cuda", "plain", "f64")
@@ -28,6 +33,33 @@ def test_every_planted_fault_is_found(target):
     assert [e.detail for e in found if not e.passed] == []
     assert {name for b in builds for name, _ in planted(trial.stage(b, ROOT, trial.EXTENTS["shim"][0])[0])} == {n for n, m in MUTANTS.items() if target in m.targets}
     assert "5 of 5 planted faults found" in found[0].detail
+
+
+SUMMED = [Build(k, f, v, "opencl", "plain", "f64") for k in names(ROOT) for f in scan(k, ROOT).forms for v in scan(k, ROOT).variants_of(f, "opencl")
+          if any("atomic" in lift for lift in scan(k, ROOT).variant(v).lifts)]  # fmt: skip
+
+
+@pytest.mark.parametrize("b", SUMMED, ids=lambda b: b.path())
+def test_workers_meet_in_every_atomic_sum_that_a_fault_is_planted_in(b):
+    """Where none do, a plain sum is right, and nothing would find it: a causal mask leaves the last block of keys no query in a case that
+    is one key too short."""
+    for kind in ("shim", "oclgrind"):
+        d, s, _ = trial.stage(b, ROOT, trial.EXTENTS[kind][0])
+        assert not uncontended(d.schedule.kernel, dict(s.sizes), max(s.threads))
+
+
+@pytest.mark.parametrize("target", WAYS[1:])
+def test_a_plain_sum_is_found_where_owners_hardly_meet(target, monkeypatch):
+    monkeypatch.setattr(mutant, "MUTANTS", {n: m for n, m in MUTANTS.items() if "plain sums" in n})
+    (found,) = examine([Build("attention_backward", "causal", "kv_owner_atomic", target, "plain", "f64")], ROOT)
+    assert found.detail == "1 of 1 planted faults found: plain sums for atomic ones"
+
+
+def test_a_sum_in_which_nobody_meets_has_no_case():
+    term = Accumulate("sum", ref("C", "i"), ref("A", "i"), (), "C", atomic=True)
+    nest = Kernel("lonely", ("m", "n", "k"), (array("A", "input", "m"), array("C", "output", "m")), (loop("i", "m", term, kind="parallel"),))
+    with pytest.raises(LabError, match="nobody shares an element of C up to"):
+        trial.scenario(load("matmul", ROOT), trial.EXTENTS["oclgrind"][0], nest)
 
 
 @maps

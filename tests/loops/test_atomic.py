@@ -1,6 +1,8 @@
 """Updates that iterations share: the published counts, found without being declared."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.loops import published
 from tests.loops.nests import NESTS, array, loop, ref, sizes_for
 
@@ -8,7 +10,7 @@ from moapipe.algebra.scalar import op
 from moapipe.lab.derive import derive
 from moapipe.lab.experiment import Build
 from moapipe.lab.place import root
-from moapipe.loops.atomic import atomics
+from moapipe.loops.atomic import atomics, uncontended
 from moapipe.loops.cost import count
 from moapipe.loops.onf import Accumulate, Assign, Kernel
 
@@ -74,3 +76,16 @@ def test_blocks_that_overlap_in_part_are_shared():
 def test_an_assignment_is_never_atomic():
     k = Kernel("set", ("n",), (array("out", "output"),), (loop("i", "n", Assign(ref("out"), op("+", 0.0, "i"), (), "out"), kind="parallel"),))
     assert not atomics(k, {"n": 4})
+
+
+@given(n=st.integers(0, 9), m=st.integers(0, 9), by=st.integers(1, 5), threads=st.integers(1, 4), team=st.booleans(), causal=st.booleans())
+def test_workers_meet_in_a_sum_where_some_element_has_terms_of_two(n, m, by, threads, team, causal):
+    """dQ[q] += x[k] by owners of blocks of keys, of those k <= q: as the points themselves say."""
+    k = op("+", op("*", "ko", by), "ki")
+    fits = (op("<", k, "n"), *((op("<=", k, "q"),) if causal else ()))
+    term = Accumulate("sum", ref("dQ", "q"), ref("x", k), fits, "dQ", atomic=True)
+    inner = loop("ki", by, term, kind="thread") if team else loop("ki", by, term)
+    nest = loop("ko", op("//", op("+", "n", by - 1), by), loop("q", "m", inner), kind="parallel")
+    kernel = Kernel("owners", ("n", "m"), (array("x", "input", "n"), array("dQ", "output", "m")), (nest,))
+    workers = {q: {i // by if team else i // by % threads for i in range(n) if not causal or i <= q} for q in range(m)}
+    assert uncontended(kernel, {"n": n, "m": m}, threads) == (frozenset() if any(len(w) > 1 for w in workers.values()) else {"dQ"})

@@ -25,13 +25,17 @@ from moapipe.lab.kernel import KernelFile, load
 from moapipe.lab.library import narrow
 from moapipe.lab.oracle import Truth, compare, truth
 from moapipe.lab.scenario import Scenario
+from moapipe.loops.atomic import uncontended
 from moapipe.loops.interpret import run
+from moapipe.loops.onf import Kernel
 
 Kind = Literal["shim", "oclgrind", "pocl", "fallback", "offload"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Status = Literal["passed", "failed", "missing"]
 FEW = frozenset(("B", "G", "heads"))
 """Parameters that are counts of equal things."""
+LONGER = 32
+"""How many lengths are tried until workers meet in every atomic sum: tiny tiles are of 8 elements at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large a trial is: the least length of an axis (each next one is one longer), whether tiles are tiny, numbers of threads."""
+    """How large a trial is: the least length of an axis (each next one is one longer; `scenario` may need more), whether tiles are tiny,
+    numbers of threads."""
 
     length: int
     tiny: bool
@@ -63,18 +68,23 @@ EXTENTS: dict[Kind, tuple[Extent, ...]] = {
 """The shim runs both texts, with tiny tiles and with the usual ones, in both orders of threads."""
 
 
-def scenario(kernel: KernelFile, extent: Extent) -> Scenario:
-    """One case with axes of different lengths, so that none stands in for another; of counts of equal things there are few."""
+def scenario(kernel: KernelFile, extent: Extent, nest: Kernel) -> Scenario:
+    """One case with axes of different lengths, so that none stands in for another; of counts of equal things there are few. With tiny
+    tiles it is as long as it takes for several workers to meet in every atomic sum. LabError for a sum in which none seem to."""
     few = [s for p, sizes in kernel.parameters.items() if p in FEW for s in sizes]
-    lengths = {s: extent.length + k for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
-    return Scenario(tuple((s, lengths[s]) for s in kernel.sizes), "plain", 1, extent.threads)
+    for longer in range(LONGER):
+        lengths = {s: extent.length + longer + k for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
+        alone = uncontended(nest, lengths, max(extent.threads)) if extent.tiny else frozenset()
+        if not alone:
+            return Scenario(tuple((s, lengths[s]) for s in kernel.sizes), "plain", 1, extent.threads)
+    raise LabError(f"nobody shares an element of {', '.join(sorted(alone))} up to {lengths}", where=nest.name, hint="a sum whose elements have one owner needs no lift `atomic`")
 
 
 def stage(b: Build, root: Path, extent: Extent) -> tuple[Derivation, Scenario, Truth]:
     """What a trial needs: the text, its case, and what is right. No PyTorch."""
     kernel = load(b.kernel, root)
-    s = scenario(kernel, extent)
     d = derive(b, root, tiny=extent.tiny)
+    s = scenario(kernel, extent, d.schedule.kernel)
     return d, s, truth(kernel, b.form, b.dtype, s, narrow(d.manifest), beside=False)
 
 

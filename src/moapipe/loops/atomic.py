@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moapipe.algebra.scalar import Scalar, Var, op
+from moapipe.algebra.index import add, evaluate, multiply
+from moapipe.algebra.scalar import Num, Scalar, Var, op
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Accumulate, Kernel, Loop
 from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import GLOBAL
-from moapipe.loops.warp import WARP, instruction
+from moapipe.loops.warp import WARP, instruction, parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,24 @@ def atomics(kernel: Kernel, sizes: Mapping[str, int], *, warp: int = WARP) -> tu
 def _raced(p: Site, census: Census) -> bool:
     iteration = [Var(s.var) for s in p.loops if s.kind == "parallel"]
     return bool(iteration) and _distinct(p, [*iteration, *p.leaf.target.index], census) > _distinct(p, p.leaf.target.index, census)
+
+
+def uncontended(kernel: Kernel, sizes: Mapping[str, int], threads: int) -> frozenset[str]:
+    """The atomic sums none of whose elements two workers add to in one launch: teams, or `threads` GPU threads that iterations are dealt
+    to in turn. There a plain sum would be right too, so such sizes show nothing of an atomic one."""
+    kernel = fullest(kernel)
+    census = Census(sizes)
+    return frozenset(p.leaf.name for p in sites(kernel) if isinstance(p.leaf, Accumulate) and p.stores and p.leaf.atomic and not _contended(p, census, threads))
+
+
+def _contended(p: Site, census: Census, threads: int) -> bool:
+    nest, team = parallel(p), any(s.kind == "thread" for s in p.loops)
+    item: Scalar = Num(0)
+    for s in nest:
+        item = add(multiply(item, Num(evaluate(op("-", s.hi, s.lo), census.sizes))), op("-", s.var, s.lo))
+    launch = [Var(s.var) for s in p.loops[: p.loops.index(nest[0])]] if nest else []
+    worker = item if team else op("%", item, threads)
+    return _distinct(p, [*launch, worker, *p.leaf.target.index], census) > _distinct(p, [*launch, *p.leaf.target.index], census)
 
 
 def _counted(p: Site, census: Census, warp: int) -> Atomic:

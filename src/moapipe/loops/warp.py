@@ -140,9 +140,13 @@ def instruction(p: Site, lanes: Lanes, census: Census, warp: int = WARP) -> tupl
 def threads(p: Site) -> tuple[Loop, ...]:
     """The loops whose iterations are GPU threads in our texts, the fastest last: a team's thread loops, or where there are none the
     collapsed parallel loops (the number of threads is taken as a multiple of a warp, so a warp has consecutive iterations)."""
-    team = tuple(s for s in p.loops if s.kind == "thread")
+    return tuple(s for s in p.loops if s.kind == "thread") or parallel(p)
+
+
+def parallel(p: Site) -> tuple[Loop, ...]:
+    """The collapsed parallel loops, whose iterations teams or threads run; none where one thread runs all."""
     outer = next((s for s in p.loops if s.kind == "parallel"), None)
-    return team or (region(outer) if outer else ())
+    return region(outer) if outer else ()
 
 
 def _warps(bound: tuple[Loop, ...], census: Census, warp: int) -> tuple[Scalar, ...]:
