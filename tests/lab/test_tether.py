@@ -63,6 +63,20 @@ def test_every_program_of_ours_ends_with_its_parent(native: str) -> None:
 # ------------------------------------------------------------------ the lock of a run
 
 
+@pytest.mark.parametrize(("words", "lives"), [
+    ("snakemake --cores 1", True), ("-m snakemake --cores 1", True), ("-u -m snakemake", True), ("snakemake -n", False), ("-m snakemake --unlock", False), ("other snakemake", False),
+])  # fmt: skip
+def test_a_run_is_known_however_it_was_started(words: str, lives: bool, tmp_path: Path) -> None:
+    for name in ("snakemake", "snakemake.py", "other"):
+        (tmp_path / name).write_text("print('begun', flush=True); import time; time.sleep(600)\n")
+    with subprocess.Popen([sys.executable, *words.split()], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        try:
+            assert tether.living(tmp_path) == ((process.pid,) if lives else ())
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def other(clean: Checkout, tmp_path: Path):
     """A process that looks like a run in the checkout; with it, the checkout is locked."""

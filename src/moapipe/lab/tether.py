@@ -10,6 +10,7 @@ import select
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 RUN = "MOAPIPE_RUN"
@@ -58,8 +59,8 @@ def living(folder: Path) -> tuple[int, ...]:
 def _runs(process: Path, folder: Path) -> bool:
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
-        works = any(w.rpartition(b"/")[2] == b"snakemake" for w in words[:2]) and not {b"--unlock", b"-n", b"--dry-run"} & set(words)
-        return works and (process / "cwd").samefile(folder)
+        named = any(w.rpartition(b"/")[2] == b"snakemake" for w in words[:2]) or (b"-m", b"snakemake") in pairwise(words)
+        return named and not {b"--unlock", b"-n", b"--dry-run"} & set(words) and (process / "cwd").samefile(folder)
     except OSError:  # it has ended, or is another user's
         return False
 
