@@ -23,10 +23,10 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     Raises RecordError when the disk is full, the place cannot be written, or what is there is no plain file: a rename would take a
     device's place.
     """
+    if os.path.exists(path) and not os.path.isfile(path):     # unlike those of Path, they are false where one may not look
+        raise RecordError("cannot write: what is there is no file", where=str(path), hint="name a file, or a place where there is nothing yet")
     temporary: str | None = None
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("what is there is no file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as out:
