@@ -37,6 +37,11 @@ class Step:
     after: Pending
 
 
+def is_reduction(law: str) -> bool:
+    """Whether it is a law of ψ-reduction; the other steps of a derivation make a gradient (`adjoint.RULES`)."""
+    return law in OPS or law in RULES
+
+
 class Reducer:
     """Reduces one definition, whose index variables have `extents`: keeps the names that are taken and the steps taken so far."""
 

@@ -22,7 +22,7 @@ from moapipe.algebra.dnf import show as show_dnf
 from moapipe.algebra.laws import LAWS
 from moapipe.algebra.ops import OPS
 from moapipe.algebra.render import Style, pending_text
-from moapipe.algebra.rewrite import RULES
+from moapipe.algebra.rewrite import RULES, is_reduction
 from moapipe.lab import pair
 from moapipe.lab.derive import Denotation, Derivation, LawStep, Schedule
 from moapipe.lab.file import write_text
@@ -193,9 +193,9 @@ def _markdown_steps(steps: Sequence[Step]) -> Iterator[str]:
 @lru_cache(maxsize=256)
 def _markdown_denotation(n: Denotation) -> tuple[str, ...]:
     out = ["## 1. Definitions", "", "In the notation of the Mathematics of Arrays:", "", *fenced(show_written(n.dnf.name, n.definitions, "moa"))]
-    reductions = [s for s in n.steps if s.law in OPS or s.law in RULES]
+    reductions = [s for s in n.steps if is_reduction(s.law)]
     out += ["## 2. ψ-reduction", "", f"{len(reductions)} steps {EVERY_ELEMENT}.", "", *_markdown_steps(reductions)]
-    if adjoints := [s for s in n.steps if s not in reductions]:
+    if adjoints := [s for s in n.steps if not is_reduction(s.law)]:
         out += ["## Adjoint", "", f"{len(adjoints)} steps {BACKWARDS}.", "", *_markdown_steps(adjoints)]
     out += ["## 3. Denotational normal form", "", f"Hash `{n.hash}`: the same for every variant, language and machine of this form.", ""]
     out += fenced(show_dnf(n.dnf, "moa"))

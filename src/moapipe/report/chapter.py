@@ -20,8 +20,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from moapipe.algebra.ops import OPS
-from moapipe.algebra.rewrite import RULES
+from moapipe.algebra.rewrite import is_reduction
 from moapipe.lab.experiment import BUILD_AXES, Build
 from moapipe.lab.file import read_json
 from moapipe.lab.transcript import edited
@@ -117,13 +116,18 @@ def formulas(lines: Mapping[str, Sequence[str]]) -> list[str]:
     return [formula({name: v[k] for name, v in lines.items() if k < len(v)}) for k in range(count)]
 
 
-def steps(document: Mapping[str, Any], adjoint: bool = False) -> list[tuple[str, list[dict[str, Any]]]]:
-    """ψ-reduction, or what a gradient adds to it, by definition: (name, its steps with `before` and `after` as HTML), in order."""
-    grouped: dict[str, list[dict[str, Any]]] = {}
-    for step in (s for s in document["steps"] if adjoint != (s["law"] in OPS or s["law"] in RULES)):
+Steps = list[tuple[str, list[dict[str, Any]]]]
+"""By definition, in order: its name, and its steps with `before` and `after` as HTML."""
+
+
+def steps(document: Mapping[str, Any]) -> tuple[Steps, Steps]:
+    """ψ-reduction, and what makes a gradient: nothing where there is none."""
+    reduction: dict[str, list[dict[str, Any]]] = {}
+    adjoint: dict[str, list[dict[str, Any]]] = {}
+    for step in document["steps"]:
         sides = {side: formula(step[side]) for side in ("before", "after")}
-        grouped.setdefault(step["definition"], []).append({**step, **sides})
-    return list(grouped.items())
+        (reduction if is_reduction(step["law"]) else adjoint).setdefault(step["definition"], []).append({**step, **sides})
+    return list(reduction.items()), list(adjoint.items())
 
 
 # ------------------------------------------------------------------ loop nests
