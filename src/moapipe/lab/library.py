@@ -64,20 +64,20 @@ def work_elements(manifest: Mapping[str, Any], sizes: Mapping[str, int], threads
 
 def filled(manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Flat aligned copies of the inputs, by name, each in the dtype that its buffer holds."""
-    out = {}
-    for a in manifest["inputs"]:
-        value, dtype = np.asarray(inputs[a["name"]]), held(manifest)[a["name"]]
-        out[a["name"]] = aligned(value.size, dtype)
-        out[a["name"]][:] = value.ravel()
+    dtypes, out = held(manifest), {}
+    for name in (a["name"] for a in manifest["inputs"]):
+        value = np.asarray(inputs[name])
+        out[name] = aligned(value.size, dtypes[name])
+        out[name][:] = value.ravel()
     return out
 
 
 def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], threads: int) -> dict[str, NDArray[Any]]:
     """Call the kernel on copies of `inputs` (shapes as in the manifest) and return its outputs in the build's dtype, among them
     the inputs that it updates in place, by the names of what they become."""
-    buffers = filled(manifest, inputs)
-    made = {n: (aligned(prod(s), held(manifest)[n]), s) for n, s in shapes(manifest, "outputs", sizes).items()}
-    work = aligned(work_elements(manifest, sizes, threads), held(manifest)[WORK])
+    buffers, dtypes = filled(manifest, inputs), held(manifest)
+    made = {n: (aligned(prod(s), dtypes[n]), s) for n, s in shapes(manifest, "outputs", sizes).items()}
+    work = aligned(work_elements(manifest, sizes, threads), dtypes[WORK])
     function(library, manifest)([*buffers.values(), *(b for b, _ in made.values())], work, [sizes[s] for s in manifest["sizes"]], threads)
     given = list(shapes(manifest, "inputs", sizes).values())
     updated = {new: (buffers[manifest["inputs"][k]["name"]], given[k]) for k, new in becoming(manifest).items()}
