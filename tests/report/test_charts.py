@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -133,6 +134,19 @@ def test_the_line_of_perfect_predictions_is_a_diagonal(documents: dict[str, dict
         mine = [r for r in guides if r["panel"] == panel]
         x, y = [r["median_seconds"] for r in mine], [r[k] for r in mine for k in ("predicted_seconds", "top") if r.get(k)]
         assert (min(x), max(x)) == (min(y), max(y))
+
+
+@pytest.mark.parametrize("name", ["predicted", "speedup", "roofline", "growth", "traffic"])
+def test_labels_of_an_axis_do_not_meet_where_all_cases_are_of_one_point(name: str, dataset: xr.Dataset) -> None:
+    """An axis of a single value has no width of its own."""
+    alike = np.all([dataset[a].values == dataset[a].values[0] for a in ("kernel", "form", "dtype", "label")], axis=0)
+    (figure,) = (f for f in CHARTS if f.name == name)
+    drawn = charts.svg(charts.specification(figure, dataset.isel(case=alike)))
+    axes = re.findall(r'class="mark-text role-axis-label"[^>]*>(.*?)</g>', drawn)
+    assert axes
+    for axis in axes:
+        places = re.findall(r'transform="translate\(([^)]*)\)', axis)
+        assert len(set(places)) == len(places), axis
 
 
 def test_a_panel_of_exponents_has_some(documents: dict[str, dict[str, Any]], dataset: xr.Dataset) -> None:

@@ -201,15 +201,22 @@ def traffic(ds: xr.Dataset) -> alt.TopLevelMixin:
     long = pd.concat([_at_level(rows, str(level)) for level in ds["level"].values], ignore_index=True)
     known = positive(long, "bound", "moved")
     shown = known.drop_duplicates(["kernel", "form", "variant", "isa", "dtype", "sizes", "level", "moved"])
-    x = alt.X("bound:Q", **log_axis("lower bound (B)", log_ticks(shown, "bound")))
-    y = alt.Y("moved:Q", **log_axis("traffic (B)", log_ticks(shown, "bound", "moved")))
-    ends = [(panel, float(end)) for panel, group in shown.groupby("panel") for end in (group["bound"].min(), group["bound"].max())]
+    ends = [(str(panel), end) for panel, group in shown.groupby("panel") for end in _reach(group["bound"])]
     guides = [{"panel": panel, "guide": "identity", "bound": end, "moved": end} for panel, end in ends]
+    wide = pd.concat([shown, pd.DataFrame(guides)]) if guides else shown
+    x = alt.X("bound:Q", **log_axis("lower bound (B)", log_ticks(wide, "bound")))
+    y = alt.Y("moved:Q", **log_axis("traffic (B)", log_ticks(wide, "bound", "moved")))
     dtype = alt.Shape("dtype:N", title="dtype", scale=alt.Scale(range=["circle", "square", "diamond", "cross"]))
     points = dots(look_of(rows, shown), x, y).encode(dtype)
     note = f"{left_out(rows, known.drop_duplicates('case'), UNDERIVED)} On the line no schedule could move less; both are predicted."
     data = records(shown, "panel", "dtype", "bound", "moved") + guides
     return titled("Traffic against its lower bound", note, data, lambda: faceted(guide("identity", x, y), points))
+
+
+def _reach(values: pd.Series) -> tuple[float, float]:
+    """The least and the largest of some values, and at least a decade: a panel of one value has an axis, too, with a tick on it."""
+    middle = float(np.sqrt(values.min() * values.max()))
+    return min(float(values.min()), middle / np.sqrt(10)), max(float(values.max()), middle * np.sqrt(10))
 
 
 def _at_level(rows: pd.DataFrame, level: str) -> pd.DataFrame:
