@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # What compiles texts for GPUs and runs them on the processor: Oclgrind and PoCL for OpenCL, clang with its x86_64 device for directives,
-# hipcc, which needs no GPU to compile.
+# hipcc and GCC's compiler for nvptx, which need no GPU to compile.
 #
 #   tests/emulators.sh install          with apt-get, as root; tests whose program is missing are skipped with the reason
 set -euo pipefail
-PACKAGES="oclgrind pocl-opencl-icd ocl-icd-libopencl1 clang-19 clang-tools-19 libomp-19-dev llvm-19 hipcc"
+PACKAGES="oclgrind pocl-opencl-icd ocl-icd-libopencl1 clang-19 clang-tools-19 libomp-19-dev llvm-19 hipcc gcc-offload-nvptx"
 
-is_there() { command -v oclgrind >/dev/null && command -v clang-19 >/dev/null && command -v hipcc >/dev/null && [ -e /etc/OpenCL/vendors/pocl.icd ]; }
+is_there() { command -v oclgrind >/dev/null && command -v clang-19 >/dev/null && command -v hipcc >/dev/null && command -v nvptx-none-as >/dev/null && [ -e /etc/OpenCL/vendors/pocl.icd ]; }
 
 [ "${1:-}" = install ] || { sed -n '2,5p' "$0" >&2; exit 2; }
 is_there && exit 0

@@ -18,7 +18,7 @@ from moapipe.lab.trial import EXTENTS, examine, missing, stage
 
 ROOT = root()
 VARIANTS = [(k, next(iter(v.forms or scan(k, ROOT).forms)), n) for k in names(ROOT) for n, v in scan(k, ROOT).variants.items() if set(FAMILIES["directives"]) & set(v.targets)]
-ROUTES = [(t, way) for t in FAMILIES["directives"] for way in offload.ROUTES if offload.compiler(t, way)[0]]
+ROUTES = [(t, way) for t in FAMILIES["directives"] for way in offload.RUNS if offload.compiler(t, way)[0]]
 SUMS = Build("attention_forward_backward", "full", "row_parallel_atomic", "c_omp_target", "plain", "f64")
 
 
@@ -40,7 +40,7 @@ def test_a_sum_that_does_not_come_back_is_seen_on_a_device_only(tmp_path):
     source = tmp_path / d.manifest["source"]
     source.write_text(d.source.text.replace(outputs[0], f"map(to: {outputs[1]})"))
     right = {}
-    for way in offload.ROUTES:
+    for way in offload.RUNS:
         made = tmp_path / f"{way}.so"
         offload.compile_text(SUMS.target, way, source, made)
         (answer,) = offload.run([Errand(str(made), d.manifest, t.inputs, dict(s.sizes), 30)], way)

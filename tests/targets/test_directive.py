@@ -21,7 +21,7 @@ KERNELS = {
     "triangle": (tiles.triangle(), {"n": 7}), "masked_rows": (tiles.masked_rows(4, 16), {"n": 5, "m": 9}), "product": (tiles.product(4, 4), {"m": 7, "n": 9, "p": 5}),
 }
 ROUTES = [pytest.param(t, way, marks=pytest.mark.skipif(bool(why := offload.missing(t, way)), reason=why))
-          for t, row in TARGETS.items() for way in offload.ROUTES if row.offloads and offload.compiler(t, way)[0]]
+          for t, row in TARGETS.items() for way in offload.RUNS if row.offloads and offload.compiler(t, way)[0]]
 STRICT = {"gcc": ("-Wall", "-Werror"), "gfortran": ("-Wall", "-Wno-unused-dummy-argument", "-Werror"), "clang": ("-Wall", "-Werror")}
 
 

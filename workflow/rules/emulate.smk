@@ -5,7 +5,7 @@ rule emulate:
     output:
         f"{HERE}/emulate/{GROUP}/emulation.json",
     params:
-        code=kernel.code_digest("lab/evidence.py", "lab/emulation.py", "lab/mutant.py", "lab/offload.py", "lab/opencl.py", "lab/trial.py"),
+        code=kernel.code_digest("lab/evidence.py", "lab/emulation.py", "lab/mutant.py", "lab/nvptx.py", "lab/binary.py", "lab/offload.py", "lab/opencl.py", "lab/trial.py"),
     log:
         f"results/logs/{EXPERIMENT.name}/emulate/{GROUP}.log",
     resources:

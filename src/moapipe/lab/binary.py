@@ -53,7 +53,7 @@ class Code:
 CLASSES: Mapping[str, Mapping[str, str]] = {
     "sass": {"atomic": r"\b(RED|REDG|ATOM|ATOMG)\.", "compare and swap": r"\bATOMG?\.[^;]*CAS", "barrier": r"\bBAR\.", "shuffle": r"\bSHFL\.",
              "local": r"\b(LDL|STL)\b", "global": r"\b(LDG|STG|LD|ST)\.E", "vector": r"\b(LDG|STG|LD|ST)\.E\S*\.128\b", "shared": r"\b(LDS|STS)\b"},
-    "ptx": {"atomic": r"\b(atom|red)\.global\.", "compare and swap": r"\batom\.global\.cas", "barrier": r"\b(bar|barrier)\.sync", "shuffle": r"\bshfl\.",
+    "ptx": {"atomic": r"\b(atom|red)\.(?!shared)", "compare and swap": r"\batom\.(global\.)?cas", "barrier": r"\b(bar|barrier)\.sync", "shuffle": r"\bshfl\.",
             "local": r"\b(ld|st)\.local\b", "global": r"\b(ld|st)\.global\b", "vector": r"\b(ld|st)\.global\S*\.v[24]\b", "shared": r"\b(ld|st)\.shared\b"},
     "gcn": {"atomic": r"\b(global|flat)_atomic_", "compare and swap": r"_atomic_cmpswap", "barrier": r"\bs_barrier\b", "shuffle": r"\bds_(bpermute|swizzle)",
             "local": r"\b(scratch|buffer)_(load|store)_", "global": r"\b(global|flat)_(load|store)_", "vector": r"\b(global|flat)_(load|store)_dwordx4\b",

@@ -29,6 +29,7 @@ from moapipe.lab.file import read_json, sha256, write_json, write_text
 from moapipe.lab.place import built, derived
 from moapipe.lab.tether import KILLS
 from moapipe.machine.device import Device
+from moapipe.targets.directive import ALONE
 from moapipe.targets.listing import check, tiles_of
 from moapipe.targets.table import flags, target_named
 from moapipe.targets.target import Target
@@ -150,8 +151,10 @@ def commands(b: Build, manifest: Mapping[str, Any], compiler: Compiler, source: 
     modules = ("-J", str(folder)) if b.target == "fortran" or "gfortran" in compiler.command else ()
     listing, library = str(folder / "kernel.s"), str(folder / "kernel.so")
     if row.offloads:
-        theirs = dict(row.compilers).get(re.sub(r"-\d+$", "", Path(compiler.command).name), row.flags)
-        return ((compiler.command, *theirs, *compiler.flags, *modules, "-shared", "-fPIC", str(source), "-o", library, "-lm"),)
+        name = re.sub(r"-\d+$", "", Path(compiler.command).name)
+        theirs = dict(row.compilers).get(name, row.flags)
+        alone = () if any(f.startswith("-foffload") for f in compiler.flags) else ALONE.get(name, ())   # the machine's file asks for a GPU itself
+        return ((compiler.command, *theirs, *alone, *compiler.flags, *modules, "-shared", "-fPIC", str(source), "-o", library, "-lm"),)
     given = (compiler.command, *flags(b.target, b.isa, b.dtype), *compiler.flags)
     return (
         (*given, PREFIX, *modules, "-S", str(source), "-o", listing),

@@ -172,7 +172,7 @@ def _gpu(place: Place) -> Iterator[Finding]:
     for name, way in evidence.WAYS.items():
         barred = {t: why for t in way.targets if (why := way.missing(t))}
         loss = f"{'; '.join(dict.fromkeys(barred.values()))}: no evidence of this kind for {', '.join(barred)} ({way.text})"
-        yield Finding(name, loss, "notice", "the rest of the evidence is made without it") if barred else Finding(name, f"runs texts of {', '.join(way.targets)} on the processor")
+        yield Finding(name, loss, "notice", "the rest of the evidence is made without it") if barred else Finding(name, f"{', '.join(way.targets)}: {way.text}")
     device = place.machine.device
     if device is None:
         yield Finding("GPU", f"config/machines/{place.name}.yaml describes none: texts for GPUs are compiled and emulated, never measured")

@@ -1,4 +1,4 @@
-"""In: the texts for GPUs of a group. Out: emulation.json: what each way of running them on this machine's processor showed.
+"""In: the texts for GPUs of a group. Out: emulation.json: what each way of running or compiling them on this machine showed.
 
 No GPU is asked here, and none is claimed. A way that is not installed is written down as missing, with what to install: a table of
 evidence says what there is, and never more. All texts of a group go one way together: they share their truths, their derivations, and
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moapipe.errors import LabError
-from moapipe.lab import emulation, mutant, offload, trial
+from moapipe.lab import emulation, mutant, nvptx, offload, trial
 from moapipe.lab.experiment import BUILD_AXES, Build, Experiment, Group, groups, texts
 from moapipe.lab.file import read_json, write_json
 from moapipe.lab.place import built, emulated, validated
@@ -25,7 +25,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run texts of `targets` without a GPU: what it can show, why a text of one of them cannot go it here (empty: it can), and what
+    """A way to learn of texts of `targets` without a GPU: what it can show, why a text of one of them cannot go it here (empty: it can), and what
     it shows of builds."""
 
     targets: tuple[str, ...]
@@ -66,6 +66,10 @@ def _way(kind: Kind, targets: tuple[str, ...], text: str) -> Way:
     return Way(targets, text, partial(trial.missing, kind=kind), partial(trial.examine, kind=kind))
 
 
+def _compiled_for(way: offload.Way, text: str) -> Way:
+    return Way(offload.targets(way), text, partial(offload.missing, way=way), partial(nvptx.examine, way=way))
+
+
 def _unfindable(target: str) -> str:
     """Why nothing would find a fault in a text of the target here."""
     return trial.missing(target, mutant.finder(target))
@@ -77,6 +81,8 @@ WAYS: dict[str, Way] = {
     "pocl": _way("pocl", ("opencl",), "compiled and run by PoCL: numbers at larger sizes"),
     "fallback": _way("fallback", offload.targets("fallback"), "directives on the host's threads, by GCC: the text is taken, numbers"),
     "offload": _way("offload", offload.targets("offload"), "directives on clang's x86_64 device: numbers, and every buffer mapped there and back"),
+    "gcc_nvptx": _compiled_for("gcc_nvptx", "directives compiled by GCC for a GPU by NVIDIA: kernels, lanes, atomics and local memory as the nest promises; not run"),
+    "clang_nvptx": _compiled_for("clang_nvptx", "directives compiled by clang for a GPU by NVIDIA: the same; not run"),
     "mutants": Way((*emulation.LANGUAGES, "opencl", *mutant.DEVICES),
                    "faults planted in the text (barriers, bounds, atomics, ownership, beginnings; lost mappings), each reported by the shim, Oclgrind or the device's numbers",
                    _unfindable, mutant.examine),

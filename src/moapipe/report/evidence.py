@@ -19,7 +19,7 @@ from moapipe.lab.experiment import BUILD_AXES
 
 COLUMNS = (*WAYS, "compiled", "gpu")
 WORDS = {"passed": "yes", "failed": "FAILED", "missing": "missing", "untried": "not tried", "none": "", "no": "no"}
-TEXTS = {**{name: way.text for name, way in WAYS.items()}, "compiled": "CUDA and HIP for each architecture, whose code keeps what the loop nest promises; OpenCL by clang and directives by GCC: taken",
+TEXTS = {**{name: way.text for name, way in WAYS.items()}, "compiled": "CUDA and HIP for each architecture, whose code keeps what the loop nest promises; OpenCL by clang and directives by GCC for the host: taken",
          "gpu": "validated on a GPU"}  # fmt: skip
 TITLES = {"gpu": "GPU"}
 SCHEMA = 1

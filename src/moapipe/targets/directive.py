@@ -1,7 +1,8 @@
 """In: the words of a directive model. Out: records of C and Fortran whose parallel loops run on a device, from the same loop nests.
 
 The entry point has the ABI of the host languages. A data region names every buffer with its extent, so a caller whose buffers lie on
-the device already pays for no transfer; each parallel loop is one tightly nested construct in it. Where threads own scratch, the
+the device already pays for no transfer; each parallel loop is one tightly nested construct in it. Several parallel loops are one over
+the numbers of their iterations: GCC leaves 31 of a warp's 32 lanes idle under `simd collapse`. Where threads own scratch, the
 construct is a loop over threads with their iterations in it, as in the texts for GPUs: no directive model numbers its threads.
 Scratch of constant size becomes local variables. Procedures receive arrays of explicit shape, `restrict` and `const` or `intent`.
 """
@@ -20,7 +21,7 @@ from moapipe.targets import c as host
 from moapipe.targets import fortran
 from moapipe.targets.c import C
 from moapipe.targets.fortran import FORTRAN
-from moapipe.targets.simt import MATH, SCALAR, iterations, support
+from moapipe.targets.simt import MATH, SCALAR, iterations, numbered, support, trips
 from moapipe.targets.target import Call, Entry, Target, Unit, indent
 
 LOCAL = 64
@@ -29,14 +30,12 @@ LOCAL = 64
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A directive model. `loops`: the construct of parallel loops, {0} is the language's word for a loop; `several`: what it needs for
-    {0} collapsed ones; `serial`: the construct of one thread; `data`: the region in which buffers lie on the device; `clauses`: how a
-    buffer gets there; `routine`: what makes a procedure callable there, and what ends that in C; `atomic`; `compilers`: flags of each
-    compiler of C and of Fortran, by name, the usual one first."""
+    """A directive model. `loops`: the construct of a parallel loop, {0} is the language's word for a loop; `serial`: the construct of one
+    thread; `data`: the region in which buffers lie on the device; `clauses`: how a buffer gets there; `routine`: what makes a procedure
+    callable there, and what ends that in C; `atomic`; `c`, `fortran`: flags of each compiler, by name, the usual one first."""
 
     name: str
     loops: str
-    several: str
     serial: str
     data: str
     clauses: Mapping[str, str]
@@ -46,20 +45,26 @@ class Model:
     fortran: Mapping[str, tuple[str, ...]]
 
 
+GCC = ("-O3", "-finline-limit=100000")
+"""On nvptx GCC keeps constant arrays in registers only where it unrolls their loops (-O3) in a function that it has put into its caller."""
+GFORTRAN = (*GCC, "-std=gnu", "-fno-frontend-optimize")
+"""gfortran 12 stops with an internal error where the bound of a loop under a directive calls one function twice, and it finds that."""
+ALONE = {"gcc": ("-foffload=disable",), "gfortran": ("-foffload=disable",)}
+"""For this machine's processor and no GPU, whatever is installed beside the compiler."""
 OMP = Model(
-    name="omp_target", loops="omp target teams distribute parallel {0} simd", several=" collapse({0})", serial="omp target", data="omp target data",
+    name="omp_target", loops="omp target teams distribute parallel {0} simd", serial="omp target", data="omp target data",
     clauses={"read": "map(to: {0})", "updated": "map(tofrom: {0})", "made": "map(from: {0})", "scratch": "map(alloc: {0})"},
     routine=("omp declare target", "omp end declare target"), atomic="omp atomic",
-    c={"gcc": ("-std=gnu17", "-O2", "-fopenmp"), "clang": ("-O2", "-fopenmp", "-Wno-pass-failed"), "nvc": ("-O3", "-mp=gpu")},
-    fortran={"gfortran": ("-std=gnu", "-O2", "-fopenmp"), "nvfortran": ("-O3", "-mp=gpu")},
+    c={"gcc": (*GCC, "-std=gnu17", "-fopenmp"), "clang": ("-O2", "-fopenmp", "-Wno-pass-failed"), "nvc": ("-O3", "-mp=gpu")},
+    fortran={"gfortran": (*GFORTRAN, "-fopenmp"), "nvfortran": ("-O3", "-mp=gpu")},
 )
 """`simd`: on nvptx GCC puts lanes of a warp there and nowhere else; to the others it is a hint."""
 ACC = Model(
-    name="openacc", loops="acc parallel loop gang vector default(present)", several=" collapse({0})", serial="acc serial default(present)",
+    name="openacc", loops="acc parallel loop gang vector default(present)", serial="acc serial default(present)",
     data="acc data", clauses={"read": "copyin({0})", "updated": "copy({0})", "made": "copyout({0})", "scratch": "create({0})"},
     routine=("acc routine seq", ""), atomic="acc atomic update",
-    c={"gcc": ("-std=gnu17", "-O2", "-fopenacc"), "nvc": ("-O3", "-acc=gpu")},
-    fortran={"gfortran": ("-std=gnu", "-O2", "-fopenacc"), "nvfortran": ("-O3", "-acc=gpu")},
+    c={"gcc": (*GCC, "-std=gnu17", "-fopenacc"), "nvc": ("-O3", "-acc=gpu")},
+    fortran={"gfortran": (*GFORTRAN, "-fopenacc"), "nvfortran": ("-O3", "-acc=gpu")},
 )
 
 
@@ -77,12 +82,6 @@ def small(a: Array) -> bool:
 def prepare(kernel: Kernel, unit: Unit) -> Kernel:
     """Scratch of constant size as local variables of its procedure."""
     return replace(kernel, arrays=tuple(replace(a, space="register") if small(a) else a for a in kernel.arrays))
-
-
-def construct(m: Model, c: Call, loop: str) -> str:
-    """The construct of a call's loops: those over threads where threads own scratch."""
-    count = 1 if c.private else len(c.loops)
-    return m.loops.format(loop) + (m.several.format(count) if count > 1 else "")
 
 
 def called(name: str, lines: Iterable[str]) -> bool:
@@ -109,9 +108,11 @@ def c_region(m: Model, calls: tuple[Call, ...]) -> tuple[str, ...]:
             out += [f"#pragma {m.serial}", "{", *indent((*own, *host.nest(c))), "}"]
         elif c.private:
             own = ("real *const own = work + at_own + thread * own_size;",)
-            out += [f"#pragma {construct(m, c, 'for')}", "for (int64_t thread = 0; thread < threads; thread++) {", *indent((*own, *iterations(c))), "}"]
+            out += [f"#pragma {m.loops.format('for')}", "for (int64_t thread = 0; thread < threads; thread++) {", *indent((*own, *iterations(c))), "}"]
+        elif len(c.loops) > 1:
+            out += [f"#pragma {m.loops.format('for')}", f"for (int64_t item = 0; item < {trips(c)}; item++) {{", *indent(numbered(c)), "}"]
         else:
-            out += [f"#pragma {construct(m, c, 'for')}", *host.nest(c)]
+            out += [f"#pragma {m.loops.format('for')}", *host.nest(c)]
     return tuple(out)
 
 
@@ -161,22 +162,26 @@ def fortran_region(m: Model, calls: tuple[Call, ...]) -> tuple[str, ...]:
         if not c.loops:
             own, scoped = (("own = at_own",), " private(own)") if c.private else ((), "")
             out += [f"!${m.serial}{scoped}", *indent((*own, *fortran.nest(c))), f"!${ended(m.serial)}"]
-        elif c.private:
-            scoped = f" private({', '.join(('own', 'item', 'rest', *(n for n, _, _ in c.loops)))})"
-            inner = ("own = at_own + thread * own_size", *fortran_iterations(c))
-            out += [f"!${construct(m, c, 'do')}{scoped}", "do thread = 0, threads - 1", *indent(inner), "end do"]
+            continue
+        numbers = ("rest", *(n for n, _, _ in c.loops))
+        last = " * ".join(f"max({hi} - ({lo}) + 1, 0_ik)" for _, lo, hi in c.loops) + " - 1"
+        if c.private:
+            scoped = f" private({', '.join(('own', 'item', *numbers))})"
+            inner = ("own = at_own + thread * own_size", f"do item = thread, {last}, threads", *indent(fortran_numbered(c)), "end do")
+            out += [f"!${m.loops.format('do')}{scoped}", "do thread = 0, threads - 1", *indent(inner), "end do"]
+        elif len(c.loops) > 1:
+            out += [f"!${m.loops.format('do')} private({', '.join(numbers)})", f"do item = 0, {last}", *indent(fortran_numbered(c)), "end do"]
         else:
-            out += [f"!${construct(m, c, 'do')}", *fortran.nest(c)]
+            out += [f"!${m.loops.format('do')}", *fortran.nest(c)]
     return tuple(out)
 
 
-def fortran_iterations(c: Call) -> tuple[str, ...]:
-    """Every so-manieth of them for a thread."""
-    count = " * ".join(f"max({hi} - ({lo}) + 1, 0_ik)" for _, lo, hi in c.loops)
+def fortran_numbered(c: Call) -> tuple[str, ...]:
+    """The iteration of number `item`."""
     split: list[str] = ["rest = item"]
     for name, lo, hi in reversed(c.loops):
         split += [f"{name} = {lo} + mod(rest, {hi} - ({lo}) + 1)", f"rest = rest / ({hi} - ({lo}) + 1)"]
-    return (f"do item = thread, {count} - 1, threads", *indent((*split, f"call {c.procedure.name}({', '.join(c.arguments)})")), "end do")
+    return (*split, f"call {c.procedure.name}({', '.join(c.arguments)})")
 
 
 def fortran_entry(m: Model, e: Entry) -> tuple[str, ...]:

@@ -123,8 +123,12 @@ def trips(c: Call) -> str:
 
 def iterations(c: Call) -> tuple[str, ...]:
     """Every so-manieth of them for a thread; the one whose number it has for a team."""
+    return numbered(c) if c.team else (f"for (int64_t item = thread; item < {trips(c)}; item += threads) {{", *indent(numbered(c)), "}")
+
+
+def numbered(c: Call) -> tuple[str, ...]:
+    """The iteration of number `item`."""
     split: list[str] = []
     for name, lo, hi in reversed(c.loops):
         split += [f"const int64_t {name} = {lo} + rest % ({hi} - ({lo}));", f"rest /= {hi} - ({lo});"]
-    inner = (*(("int64_t rest = item;", *split) if split else ()), f"{c.procedure.name}({', '.join(c.arguments)});")
-    return inner if c.team else (f"for (int64_t item = thread; item < {trips(c)}; item += threads) {{", *indent(inner), "}")
+    return (*(("int64_t rest = item;", *split) if split else ()), f"{c.procedure.name}({', '.join(c.arguments)});")
