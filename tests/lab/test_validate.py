@@ -15,7 +15,7 @@ from ml_dtypes import bfloat16
 
 from moapipe.algebra.index import subtract
 from moapipe.algebra.scalar import Num, Ref, op, references
-from moapipe.errors import LabError
+from moapipe.errors import ConfigError, LabError
 from moapipe.lab import build as building
 from moapipe.lab.buffer import aligned, guarded
 from moapipe.lab.derive import derive
@@ -294,6 +294,28 @@ def test_narrow_inputs_are_rounded_and_a_narrow_output_may_err_by_one_rounding_m
     nearest, cut = true.astype(bfloat16), (true.view(np.uint32) & 0xFFFF0000).view(np.float32)
     assert 0.5 < compare(t, "C", nearest).ratio <= 1 < compare(t, "C", cut).ratio
     assert t.baseline["C"].dtype == np.float32 and (t.baseline["C"] == t.baseline["C"].astype(bfloat16)).all()
+
+
+@pytest.mark.parametrize(("function", "body", "says"), [
+    ("baseline", "return nosuch", "baseline fails: NameError"),
+    ("baseline", "return 'a call', lambda: {'C': inputs['nosuch']}", "baseline fails: KeyError"),
+    ("baseline", "raise RuntimeError('an axis of length 0')", ""),
+    ("baseline", "return 'a call', lambda: {'C': inputs['A'][10**6]}", ""),
+    ("error_bound", "return {}", "error_bound gives"),
+])
+def test_what_pytorch_refuses_is_left_out_and_a_mistake_in_the_file_is_not(tmp_path, function, body, says):
+    (tmp_path / "kernels").mkdir()
+    for name in ("matmul.py", "matmul.yaml"):
+        (tmp_path / "kernels" / name).write_text((root() / "kernels" / name).read_text())
+    arguments = {"baseline": "torch, inputs, form", "error_bound": "eps, inputs, outputs, form"}[function]
+    with (tmp_path / "kernels" / "matmul.py").open("a") as f:
+        f.write(f"\n\ndef {function}({arguments}):\n    {body}\n")
+    kernel, s = load("matmul", tmp_path), Scenario((("m", 3), ("n", 4), ("k", 2)), "plain", 1)
+    if says:
+        with pytest.raises(ConfigError, match=says):
+            truth(kernel, "nn", "f64", s)
+    else:
+        assert truth(kernel, "nn", "f64", s).baseline == {}
 
 
 def test_an_oracle_is_wider_than_its_build_and_bounds_hold_for_pytorch(checkout):

@@ -116,9 +116,8 @@ class KernelFile:
         """Run a function of the kernel file. ConfigError: what it raises, with its line."""
         if self.module is None:
             raise ConfigError(f"{self.where} was scanned, not loaded", where=self.name)
-        with _blamed(self.path, function):
+        with blamed(self.path, function):
             return getattr(self.module, function)(*args)
-
 
     def gives(self, function: str, made: Any, outputs: Sequence[str]) -> None:
         """ConfigError unless what a function of the file gave has a value for each output and no other."""
@@ -245,7 +244,7 @@ def _load(name: str, root: Path, stamp: object) -> KernelFile:
         raise ConfigError("cannot be imported", where=kernel.where)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    with _importable(others), _blamed(kernel.path, "the file"):
+    with _importable(others), blamed(kernel.path, "the file"):
         spec.loader.exec_module(module)
     if lacking := [f for f in FUNCTIONS if not callable(getattr(module, f, None))]:
         raise ConfigError(f"has no {', '.join(lacking)}", where=kernel.where, hint="docs/architecture.md lists what a kernel file holds")
@@ -253,7 +252,7 @@ def _load(name: str, root: Path, stamp: object) -> KernelFile:
 
 
 @contextmanager
-def _blamed(path: Path, what: str) -> Iterator[None]:
+def blamed(path: Path, what: str) -> Iterator[None]:
     """What a kernel file raises is its author's to mend: ConfigError with the last line of the file that was reached. Our own errors,
     and memory that runs out, stay as they are."""
     try:

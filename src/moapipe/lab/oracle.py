@@ -18,19 +18,21 @@ from numpy.typing import NDArray
 
 from moapipe.errors import ConfigError, LabError
 from moapipe.lab.buffer import DTYPES, tensor
-from moapipe.lab.kernel import KernelFile
+from moapipe.lab.kernel import KernelFile, blamed
 from moapipe.lab.scenario import Scenario
 from moapipe.targets.isa import dtype_named
 
 WIDER: dict[str, type[np.floating[Any]]] = {"f32": np.float64, "f64": np.longdouble}
 """The oracle's dtype, by that of a build's arithmetic."""
+REFUSALS = (RuntimeError, IndexError, ValueError)
+"""What PyTorch raises for arrays that it does not take: mostly of an axis of length 0."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """`inputs` as the build's buffers hold them, in the dtype of its arithmetic; `outputs` in the oracle's; `bounds` the largest absolute error of each element (float64);
-    `baseline` what PyTorch gives in the build's dtype ({} where it has no such call or refuses), and the name of its call."""
+    """`inputs` as the build's buffers hold them, in the dtype of its arithmetic; `outputs` in the oracle's; `bounds` the largest absolute
+    error of each element (float64); `baseline` what PyTorch gives in the build's dtype ({} where it has no such call or refuses), and the name of its call."""
 
     inputs: Arrays
     outputs: Arrays
@@ -43,7 +45,8 @@ class Truth:
 def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, narrow: frozenset[str] = frozenset(), *, beside: bool = True) -> Truth:
     """The truth of a scenario, shared by all variants and languages; without PyTorch's outputs, and without loading it, where nobody looks
     at them `beside` it. `narrow` inputs are rounded to the dtype, all others to that of its arithmetic; a `narrow` output may err by one
-    rounding more. LabError when long double is no wider than float64 here."""
+    rounding more. ConfigError for a mistake in the kernel file, LabError when long double is no wider than
+    float64 here."""
     own = dtype_named(dtype).arithmetic
     if np.finfo(WIDER[own]).nmant <= np.finfo(DTYPES[own]).nmant:
         raise LabError("this machine's long double is no wider than float64", hint="validate float64 builds on x86-64")
@@ -55,6 +58,7 @@ def truth(kernel: KernelFile, form: str, dtype: str, s: Scenario, narrow: frozen
         outputs = kernel.call("reference", np, {k: np.asarray(v, WIDER[own]) for k, v in inputs.items()}, form)
         plain = [{k: np.asarray(v, np.float64) for k, v in x.items()} for x in (inputs, outputs)]
         bounds = kernel.call("error_bound", float(np.finfo(DTYPES[own]).eps), *plain, form)
+        kernel.gives("error_bound", bounds, tuple(outputs))
         bounds |= {k: _stored(bounds[k], plain[1][k], dtype) for k in bounds if k in narrow}
     held = {k: dtype if k in narrow else own for k in inputs}
     return Truth(inputs, outputs, bounds, *(_baseline(kernel, form, inputs, held) if beside else ({}, "")))
@@ -67,14 +71,19 @@ def _stored(bound: NDArray[Any], true: NDArray[Any], dtype: str) -> NDArray[Any]
 
 
 def _baseline(kernel: KernelFile, form: str, inputs: Arrays, held: Mapping[str, str]) -> tuple[Arrays, str]:
-    """PyTorch, loaded here and not before: the process that validates is never one that measures."""
+    """What PyTorch gives, and the name of its call; nothing where it refuses. It is loaded here and not before: the process that
+    validates is never one that measures. ConfigError for a mistake in the kernel file."""
     torch = import_module("torch")
     torch.set_num_threads(1)
+    given = {k: tensor(torch, np.array(v, DTYPES[held[k]]), held[k]) for k, v in inputs.items()}
     try:
-        name, run = kernel.call("baseline", torch, {k: tensor(torch, np.array(v, DTYPES[held[k]]), held[k]) for k, v in inputs.items()}, form)
-        return {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in run().items()}, name
-    except (ConfigError, RuntimeError, IndexError, ValueError):  # an axis of length 0, mostly
-        return {}, ""
+        with blamed(kernel.path, "baseline"):
+            name, run = kernel.call("baseline", torch, given, form)
+            return {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in run().items()}, name
+    except ConfigError as e:
+        if isinstance(e.__cause__, REFUSALS):
+            return {}, ""
+        raise
 
 
 @dataclass(frozen=True)
