@@ -30,7 +30,7 @@ run: $(READY) ## run an experiment to its archive and print its table (EXPERIMEN
 	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) -- archive
 	@moapipe table $(EXPERIMENT)
 
-again: $(READY) ## measure again the groups that have a case without a valid sample, and no other (EXPERIMENT=…)
+again: $(READY) ## measure again where a case has no valid sample or was killed, and nowhere else (EXPERIMENT=…)
 	@$(SNAKEMAKE) --config experiment=$(EXPERIMENT) --forcerun bench -- archive
 	@moapipe table $(EXPERIMENT)
 

@@ -1,7 +1,7 @@
 rule bench:
     """All variants, languages and PyTorch of a group in turn, alone on the machine; on further nodes, too, where the experiment asks for
-    them. Snakemake takes the record away before; bench keeps
-    a copy, and gives it back where it is one of the very same builds, prediction and run axes."""
+    them. Snakemake takes the record away before; bench keeps a copy, and gives it back where it is one of the very same builds,
+    prediction and run axes."""
     input:
         lambda w: [f"results/validate/{b.path()}/{MACHINE}/validation.json" for b in builds_of(w)],
         f"{HERE}/predict/{GROUP}/prediction.json",

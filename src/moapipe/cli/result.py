@@ -46,7 +46,7 @@ def chart(experiment_name: axis.ExperimentName = "config/smoke.yaml", machine: a
     """Draw every chart of the experiment's dataset as JSON and SVG, all of them or none."""
     e = experiment.read(experiment_name, root(), machine)
     place = e.root / folder(e)
-    record.read(place / "dataset.nc")
+    record.read(place / "dataset.nc")       # before anything is made beside it: without it there may be no such folder
     with tempfile.TemporaryDirectory(prefix=".charts-", dir=place) as work:
         written = charts.write_all(place / "dataset.nc", Path(work) / "charts")
         shutil.rmtree(place / "charts", ignore_errors=True)

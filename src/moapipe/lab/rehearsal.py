@@ -1,8 +1,8 @@
 """In: this machine. Out: whether a clean measurement is valid every time, as long as nobody else is on it.
 
 A run is a process of its own on all cores that reads an array again and again, measured and judged as bench does. Canaries before and after it
-say whether it had the machine to itself: a run that had not is repeated, one that had and is not valid is a fault of ours, at once where
-no neighbour can make one (threads, CPUs, memory), else when it does not pass.
+say whether it had the machine to itself. A run that had not is repeated. One that had and is not valid is a fault of ours: at once where its
+verdict is of threads, CPUs or memory, which no neighbour touches, else when it comes out so in the last of TRIES.
 """
 
 from __future__ import annotations
