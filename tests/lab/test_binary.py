@@ -55,7 +55,7 @@ LISTINGS = {
            "buffer_store_dword v0, off, s[0:3], 0 offset:4\nds_bpermute_b32 v0\nglobal_atomic_cmpswap_x2 v[0:1]\nds_read_b64 v[0:1] // scratch_load_\n",
 }  # fmt: skip
 NONE = {name: 0 for name in binary.CLASSES["sass"]}
-PROMISE = {"atomic": False, "barrier": False, "shuffle": False, "shared": 0}
+PROMISE = {"atomic": False, "barrier": False, "shuffle": False, "vector": 0, "shared": 0}
 
 
 def test_what_ptxas_says():

@@ -69,6 +69,15 @@ TEAM = [
     ("bind", {"axis": "io", "kind": "parallel"}), ("bind", {"axis": "jo", "kind": "parallel"}),
 ]
 """A product's rows in blocks of two, its columns in blocks of four; the team of 2 × 4 shares three columns of A at a time."""
+FETCHED = [
+    SPLIT_I, SPLIT_J, ("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"}), ("reorder", {"order": ["io", "jo", "ko", "ir", "jl", "kl"]}),
+    ("stage", {"array": "A", "into": "At", "index": ["ir", "kl"], "at": "ko", "fill": 0}), ("fuse", {"axis": "io"}), ("fuse", {"axis": "jo"}), ("contract", {"array": "x"}),
+    ("split", {"axis": "kl", "by": 2, "outer": "kt", "inner": "kv", "only": "At"}), ("fuse", {"axis": ["ir", "kt", "kv"], "only": "At"}), ("vector", {"axis": "kv", "only": "At"}),
+    ("bind", {"axis": "ir", "kind": "thread"}), ("bind", {"axis": "jl", "kind": "thread"}), ("bind", {"axis": "kt", "kind": "thread", "only": "At"}),
+    ("place", {"array": "At", "space": "shared"}), ("place", {"array": "x", "space": "register"}),
+    ("bind", {"axis": "io", "kind": "parallel"}), ("bind", {"axis": "jo", "kind": "parallel"}),
+]
+"""As TEAM, four columns of A at a time, of which a thread fetches two as one."""
 LANES = [
     ("split", {"axis": "k", "by": 8, "outer": "ko", "inner": "kr"}), ("split", {"axis": "kr", "by": 4, "outer": "kt", "inner": "kl"}),
     ("split", {"axis": "j", "by": 1, "outer": "jo", "inner": "one"}),
@@ -136,6 +145,7 @@ SCRIPTS = {
     ]),
     "a tile by a team": (matmul, TEAM),
     "an element by lanes": (matmul, LANES),
+    "two elements as one": (matmul, FETCHED),
     "once beside a tile": (lambda: kernel(MAXIMUM, SAFE, WEIGHTS, TOTAL, normal("g", "i", op("*", 2, ref("t", "i"))), MIXED, RESULT, outputs=("r", "g")), [
         ("split", {"axis": "e", "by": 2, "outer": "f", "inner": "l"}), ("once", {"definition": "g", "axis": "f"}), ("stretch", {"axis": "f"}),
         ("repeat", {"which": ["m", "z", "w", "t"], "axis": "f"}), ("reorder", {"order": ["f", "i", "k", "l"]}), ("fuse", {"axis": ["f", "i"]}),

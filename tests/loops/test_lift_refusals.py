@@ -62,10 +62,13 @@ from moapipe.algebra.scalar import Num, op
 from moapipe.errors import LiftError
 from moapipe.loops import lift as lifts
 from moapipe.loops.lift import LIFTS, apply_script
-from moapipe.loops.onf import Accumulate, Kernel
+from moapipe.loops.onf import Accumulate, Assign, Kernel
 
 SOURCES = sorted(Path(lifts.__file__).parent.glob("*.py"))
 
+SPLIT_K = ("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"})
+COPIED = (SPLIT_I, SPLIT_J, SPLIT_K, ("reorder", {"order": ["io", "jo", "ko", "ir", "jl", "kl"]}),
+          ("stage", {"array": "A", "into": "At", "index": ["ir", "kl"], "at": "ko", "fill": 0}), ("fuse", {"axis": "io"}), ("fuse", {"axis": "jo"}))
 SCALED = normal("o", "ie", fold("sum", "k", op("*", ref("w", "i", "k"), op("*", ref("g", "i"), ref("V", "k", "e")))))
 PARTS = (("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"}), *(("split_fold", {"definition": f, "axis": "ko", "into": f"p{f}"}) for f in "mto"))
 REBASE = {"axis": "ko", "maximum": "m", "part": "pm", "weights": "w", "folds": ["pt", "po"], "shift": "z"}
@@ -102,6 +105,20 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     # once
     (after(matmul, FUSE_I), "once", {"definition": "y", "axis": "e"}, "y shares its nest"),
     (matmul, "once", {"definition": "y", "axis": "j"}, "y has a loop j"),
+    # vector
+    (matmul, "vector", {"axis": "q"}, "vector q: no serial loop q"),
+    (matmul, "vector", {"axis": "i", "only": "y"}, "i runs from 0 to ni around"),
+    (after(matmul, SPLIT_K), "vector", {"axis": "kl", "only": "x"}, "0 leaves copy elements along kl"),
+    (after(matmul, *COPIED, ("split", {"axis": "ir", "by": 2, "outer": "it", "inner": "iv", "only": "At"}), ("reorder", {"order": ["it", "kl", "iv"], "only": "At"}),
+           ("fuse", {"axis": ["it", "kl", "iv"], "only": "At"})), "vector", {"axis": "iv", "only": "At"}, "is not unit-stride in iv"),
+    (after(matmul, *COPIED, ("split", {"axis": "kl", "by": 3, "outer": "kt", "inner": "kv", "only": "At"}), ("fuse", {"axis": ["ir", "kt", "kv"], "only": "At"})),
+     "vector", {"axis": "kv", "only": "At"}, "begins at .*, which need not be a multiple of 3"),
+    (after(retarget(after(matmul, *COPIED, ("split", {"axis": "kl", "by": 2, "outer": "kt", "inner": "kv", "only": "At"}), ("fuse", {"axis": ["ir", "kt", "kv"], "only": "At"})), "At", only=Assign, where=())),
+     "vector", {"axis": "kv", "only": "At"}, "what else runs over kv may run beside the copy of A"),
+    (after(retarget(after(matmul, *COPIED[:4], ("stage", {"array": "A", "into": "At", "index": ["ir", "kl"], "at": "ko"}), ("split", {"axis": "kl", "by": 2, "outer": "kt", "inner": "kv", "only": "At"})),
+                    "At", where=(op("<", 0, "kv"),))), "vector", {"axis": "kv", "only": "At"}, "the guard .* is no bound from above"),
+    (after(matmul, ("stage", {"array": "B", "into": "Bt", "index": ["k", "j"], "only": "x"}), ("split", {"axis": "j", "by": 2, "outer": "jo", "inner": "jv", "only": "Bt"})),
+     "vector", {"axis": "jv", "only": "Bt"}, "is no memory of the team"),
     # spread
     (matmul, "spread", {"definition": "x", "axis": "i", "lane": "l", "into": "w"}, "x is no fold over i alone"),
     (matmul, "spread", {"definition": "x", "axis": "k", "lane": "l", "into": "w"}, "k ends at nk, which is no number"),

@@ -119,11 +119,13 @@ def plain(symbol: str) -> str:
 
 def broken(promises: Mapping[str, Any], functions: Iterable[Function], found: Mapping[str, int]) -> tuple[str, ...]:
     """What the loop nest promised and the compiled code does not keep. `promises`: whether anything is `atomic`, whether teams wait for
-    each other (`barrier`), whether lanes exchange registers (`shuffle`), bytes of `shared` memory of the largest team."""
+    each other (`barrier`), whether lanes exchange registers (`shuffle`), loops that fetch 16 bytes as one (`vector`), bytes of `shared` memory of the largest team."""
     out = []
     for what, wanted in (("atomic", promises["atomic"]), ("barrier", promises["barrier"]), ("shuffle", promises["shuffle"])):
         if wanted != bool(found[what]):
             out.append(f"{found[what]} {what} instructions where the loop nest has {'some' if wanted else 'none'}")
+    if found["vector"] < promises["vector"]:
+        out.append(f"{found['vector']} accesses of 16 bytes where the loop nest has {promises['vector']} loops that fetch so much as one")
     if found["compare and swap"]:
         out.append(f"{found['compare and swap']} compare-and-swap loops: an atomic update that the hardware does not do by itself")
     for f in functions:

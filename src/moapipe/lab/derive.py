@@ -30,6 +30,7 @@ from moapipe.loops import team
 from moapipe.loops.lift import LiftStep, apply_script
 from moapipe.loops.onf import Accumulate, Alloc, Kernel, onf_hash, statements
 from moapipe.loops.share import lower
+from moapipe.loops.wide import vectors
 from moapipe.targets.emit import emit
 from moapipe.targets.isa import dtype_named, element_bytes, tile_parameters
 from moapipe.targets.table import taking
@@ -95,13 +96,13 @@ class Derivation:
 
 def promises(kernel: Kernel, size: int) -> dict[str, Any]:
     """What a loop nest promises of compiled code for a GPU: whether anything is `atomic`, whether a team waits (`barrier`), whether lanes
-    exchange registers (`shuffle`), bytes of `shared` memory of the largest team; and that registers are registers, which needs no word."""
+    exchange registers (`shuffle`), loops that fetch whole values of 16 bytes as one (`vector`), bytes of `shared` memory of the largest team; and that registers are registers, which needs no word."""
     arrays = {a.name: a for a in kernel.arrays if a.space == "shared"}
     regions = tuple(team.regions(kernel.body))
     used = [{s.array for s in statements((r,)) if isinstance(s, Alloc)} & set(arrays) for r in regions]
     return {
         "atomic": any(isinstance(s, Accumulate) and s.atomic for s in statements(kernel.body)), "barrier": any(team.barriers((r,)) for r in regions),
-        "shuffle": bool(team.shuffles(kernel)),
+        "shuffle": bool(team.shuffles(kernel)), "vector": vectors(kernel),
         "shared": max((sum(size * prod(evaluate(e, {}) for e in arrays[a].shape) for a in each) for each in used), default=0),
     }
 

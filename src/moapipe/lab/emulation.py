@@ -24,6 +24,7 @@ from moapipe.lab.library import WORK, becoming, filled, function, held, shapes, 
 from moapipe.loops.atomic import atomics
 from moapipe.loops.onf import Kernel
 from moapipe.loops.tally import Access
+from moapipe.loops.wide import fetches
 from moapipe.targets.isa import dtype_named
 
 LANGUAGES = ("cuda", "hip")
@@ -37,19 +38,21 @@ Outputs = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Elements that a buffer's accesses moved, and accesses that raced with another thread's. An atomic is neither load nor store."""
+    """Elements that a buffer's accesses moved, and accesses that raced with another thread's. An atomic is neither load nor store; a fetch
+    loads several elements as one."""
 
     loads: int
     stores: int
     atomics: int
     races: int
+    fetches: int
 
 
 @dataclass(frozen=True)
 class Emulation:
     """`traffic` of each input, output, of the workspace (`work`) and of the arrays that teams shared. `outside`: accesses outside all
     buffers. `barriers` that all threads of a block met at, of all blocks together; `divergent`: those that some did not come to. `shuffles`: warp instructions
-    that exchanged registers."""
+    that exchanged registers. `misplaced`: fetches whose first element lies at no multiple of their size."""
 
     outputs: Outputs
     traffic: Mapping[str, Traffic]
@@ -58,11 +61,13 @@ class Emulation:
     divergent: int
     launches: int
     shuffles: int
+    misplaced: int
 
     @property
     def faults(self) -> tuple[str, ...]:
         """What no right text does, in words."""
-        found = {"accesses outside of all buffers": self.outside, "barriers that some threads do not reach": self.divergent}
+        found = {"accesses outside of all buffers": self.outside, "barriers that some threads do not reach": self.divergent,
+                 "fetches of several elements from where none is allowed": self.misplaced}
         found |= {f"races on {name}": x.races for name, x in self.traffic.items()}
         return tuple(f"{n} {what}" for what, n in found.items() if n)
 
@@ -76,12 +81,14 @@ def miscounted(e: Emulation, kernel: Kernel, sizes: Mapping[str, int], accesses:
     """Buffers whose accesses are not those that the interpreter counts (`accesses`), and atomics that are not the formula's; the workspace
     holds all arrays that are no buffers. Lengths are read as indices, which no count calls an access."""
     out = []
-    updates = atomics(kernel, sizes)
+    updates, due_fetches = atomics(kernel, sizes), fetches(kernel, sizes)
     for name, x in e.traffic.items():
         held = [n for n, a in accesses.items() if (a.space in ("workspace", "private") if name == WORK else n == name)]
         loads, stores = (sum(getattr(accesses[n], way) for n in held) for way in ("loads", "stores"))
         if (loads or stores) and (x.loads + x.atomics, x.stores + x.atomics) != (loads, stores):
             out.append(f"{name}: {x.loads + x.atomics} loads and {x.stores + x.atomics} stores, counted {loads} and {stores}")
+        if x.fetches != (due := sum(n for a, n in due_fetches.items() if a in (*held, name))):
+            out.append(f"{name}: {x.fetches} fetches of several elements, counted {due}")
         if x.atomics != (due := sum(u.updates for u in updates if u.array in (*held, name))):
             out.append(f"{name}: {x.atomics} atomics, counted {due}")
     return out
@@ -111,15 +118,15 @@ def run(library: Path, manifest: Mapping[str, Any], inputs: Mapping[str, NDArray
     for b in (*buffers.values(), work):
         shim.shim_buffer(ctypes.c_void_p(b.ctypes.data), ctypes.c_int64(b.size), ctypes.c_int64(b.itemsize))
     function(library, manifest)(list(buffers.values()), work, [sizes[s] for s in manifest["sizes"]], threads)
-    told = np.zeros((len(buffers) + 2, 4), np.int64)
+    told = np.zeros((len(buffers) + 2, 5), np.int64)
     shim.shim_counts(ctypes.c_void_p(told.ctypes.data))
     rows = told.tolist()
-    outside, barriers, divergent, launches = rows[-1]
+    outside, barriers, divergent, launches, misplaced = rows[-1]
     traffic = {n: Traffic(*row) for n, row in zip((*buffers, WORK), rows, strict=False)}
     given = list(shapes(manifest, "inputs", sizes).items())
     updated = {new: buffers[given[k][0]].reshape(given[k][1]) for k, new in becoming(manifest).items()}
     return Emulation({n: buffers[n].reshape(s) for n, s in made.items()} | updated, traffic | _shared(shim), outside, barriers, divergent, launches,
-                     shim.shim_shuffles())
+                     shim.shim_shuffles(), misplaced)
 
 
 def _shared(shim: ctypes.CDLL) -> dict[str, Traffic]:
@@ -127,8 +134,8 @@ def _shared(shim: ctypes.CDLL) -> dict[str, Traffic]:
     shim.shim_shared.restype, shim.shim_shared_array.restype = ctypes.c_int64, ctypes.c_char_p
     out: dict[str, Traffic] = {}
     for k in range(shim.shim_shared()):
-        told = (ctypes.c_int64 * 4)()
+        told = (ctypes.c_int64 * 5)()
         name = shim.shim_shared_array(ctypes.c_int64(k), told).decode()
-        before = out.get(name, Traffic(0, 0, 0, 0))
-        out[name] = Traffic(*(a + b for a, b in zip(told, (before.loads, before.stores, before.atomics, before.races), strict=True)))
+        before = out.get(name, Traffic(0, 0, 0, 0, 0))
+        out[name] = Traffic(*(a + b for a, b in zip(told, (before.loads, before.stores, before.atomics, before.races, before.fetches), strict=True)))
     return out

@@ -28,6 +28,7 @@ from moapipe.lab.scenario import Scenario
 from moapipe.loops.atomic import uncontended
 from moapipe.loops.interpret import run
 from moapipe.loops.onf import Kernel
+from moapipe.loops.wide import widths
 
 Kind = Literal["shim", "oclgrind", "pocl", "fallback", "offload"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -54,26 +55,29 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Extent:
     """How large a trial is: the least length of an axis (each next one is one longer; `scenario` may need more), whether tiles are tiny,
-    numbers of threads."""
+    numbers of threads. `whole`: lengths are multiples of what a text fetches as one, if it does."""
 
     length: int
     tiny: bool
     threads: tuple[int, ...]
+    whole: bool = False
 
 
 EXTENTS: dict[Kind, tuple[Extent, ...]] = {
-    "shim": (Extent(5, True, (7,)), Extent(5, False, (7,))), "oclgrind": (Extent(4, True, (3, 200)),), "pocl": (Extent(48, False, (300,)),),
+    "shim": (Extent(5, True, (7,)), Extent(5, False, (7,)), Extent(4, True, (7,), whole=True)), "oclgrind": (Extent(4, True, (3, 200), whole=True),), "pocl": (Extent(48, False, (300,)),),
     "fallback": (Extent(20, True, (1, 30)),), "offload": (Extent(20, True, (30,)),),
 }
-"""The shim runs both texts, with tiny tiles and with the usual ones, in both orders of threads."""
+"""The shim runs both texts, with tiny tiles and with the usual ones, in both orders of threads; the third is for texts that fetch several
+elements as one."""
 
 
 def scenario(kernel: KernelFile, extent: Extent, nest: Kernel) -> Scenario:
     """One case with axes of different lengths, so that none stands in for another; of counts of equal things there are few. With tiny
     tiles it is as long as it takes for several workers to meet in every atomic sum. LabError for a sum in which none seem to."""
     few = [s for p, sizes in kernel.parameters.items() if p in FEW for s in sizes]
+    step = max(widths(nest), default=1) if extent.whole else 1
     for longer in range(LONGER):
-        lengths = {s: extent.length + longer + k for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
+        lengths = {s: (-(-extent.length // step) + longer + k) * step for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
         alone = uncontended(nest, lengths, max(extent.threads)) if extent.tiny else frozenset()
         if not alone:
             return Scenario(tuple((s, lengths[s]) for s in kernel.sizes), "plain", 1, extent.threads)
@@ -144,6 +148,8 @@ def _emulated(b: Build, root: Path) -> Evidence:
     said: list[str] = []
     for extent in EXTENTS["shim"]:
         d, s, t = stage(b, root, extent)
+        if extent.whole and not widths(d.schedule.kernel):
+            continue
         got = shimmed(d, d.source.text, t, s)
         ran = run(d.schedule.kernel, dict(s.sizes), {k: np.asarray(v, np.float64) for k, v in t.inputs.items()}, threads=s.threads[0])
         wrong += [f for g in got for f in (*beyond(t, g.outputs), *g.faults, *emulation.miscounted(g, d.schedule.kernel, dict(s.sizes), ran.accesses))]

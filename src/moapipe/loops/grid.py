@@ -20,14 +20,15 @@ from moapipe.loops.onf import Alloc, Kernel, Loop, statements
 from moapipe.loops.site import fullest
 from moapipe.loops.tally import Counts
 from moapipe.loops.warp import SECTOR_BYTES, WARP, requests
+from moapipe.loops.wide import fetches
 
 WAYS = ("loads", "stores")
 Numbers = Mapping[str, int]
 
 
 def account(kernel: Kernel, counts: Counts, threads: int) -> dict[str, Any]:
-    """`atomics` (updates of elements, and the warp instructions that they take), `sectors` by array, their sums, and the private memory
-    of `threads` GPU threads; `counts` are the kernel's own at the same sizes."""
+    """`atomics` (updates of elements, and the warp instructions that they take), `sectors` by array, their sums, `fetches` (by array the
+    accesses of a thread that fetch several elements as one), and the private memory of `threads` GPU threads; `counts` are the kernel's own at the same sizes."""
     updates = [_update(a) for a in atomics(kernel, counts.sizes)]
     most, ours = (requests(kernel, counts.sizes, counts.element_bytes, lanes) for lanes in ("none", "threads"))
     arrays = {a: {way: _mapped(getattr(most[a], way), getattr(ours[a], way)) for way in WAYS} for a in sorted(most)}
@@ -35,6 +36,7 @@ def account(kernel: Kernel, counts: Counts, threads: int) -> dict[str, Any]:
         "warp": WARP, "sector_bytes": SECTOR_BYTES, "threads": threads,
         "atomic_updates": sum(u["updates"] for u in updates), "atomic_instructions": _sum(u["instructions"] for u in updates), "atomics": updates,
         "sectors": {way: _sum(rows[way] for rows in arrays.values()) for way in WAYS} | {"arrays": arrays},
+        "fetches": fetches(kernel, counts.sizes),
         "teams": _teams(kernel, counts),
         "private": {"bytes_per_thread": counts.thread_bytes, "allocated_bytes": counts.thread_bytes * threads, "written_bytes": counts.private_bytes},
     }
@@ -80,6 +82,7 @@ def show(data: Mapping[str, Any]) -> list[str]:
     for way, word in zip(WAYS, ("loaded", "stored"), strict=True):
         out += [f"  sectors {word}: {_said(sectors[way])}"]
         out += [f"    {a}: {rows[way]['ours']:,}, {rows[way]['ours'] / rows[way]['one_lane']:.3f} an element" for a, rows in sectors["arrays"].items() if rows[way]["one_lane"]]
+    out += [f"  fetched as one: {a}: {n:,} accesses of a thread" for a, n in data["fetches"].items()]
     t = data["teams"]
     if t["regions"]:
         teams = "; ".join(f"{r['threads']:,} threads that share {r['bytes']:,} bytes" for r in t["regions"])

@@ -20,7 +20,7 @@ from moapipe.algebra.scalar import Memo, Ref, Scalar, Var, arrays, children, mem
 from moapipe.errors import LiftError
 
 Space = Literal["input", "output", "workspace", "private", "register", "shared"]
-Kind = Literal["serial", "parallel", "thread", "warp", "unroll", "lane"]
+Kind = Literal["serial", "parallel", "thread", "warp", "unroll", "lane", "vector"]
 Schedule = Literal["static", "dynamic", "paired"]
 LOCAL: tuple[Space, ...] = ("shared", "private", "register")
 """Spaces whose arrays are born at an Alloc: every iteration of a parallel loop has its own."""
@@ -55,7 +55,7 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """lo <= var < hi, ascending, step 1. An iteration of a `parallel` loop is run by one thread, or, where `thread` loops are inside, by a
-    team of threads, one an iteration of those (loops/team.py); a `warp` loop in them folds what neighbours hold. `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
+    team of threads, one an iteration of those (loops/team.py); a `warp` loop in them folds what neighbours hold, a `vector` loop copies what is fetched as one. `mark` names a register tile on the fold loop that runs inside it, for the assembler gate.
 
     `schedule` matters on the innermost of directly nested parallel loops, and says who gets which of their iterations:
     static   contiguous shares, equally many: the same in every region and call, so what a thread wrote it finds in its caches

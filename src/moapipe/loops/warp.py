@@ -17,9 +17,10 @@ from moapipe.algebra.index import Affine, add, affine, evaluate, multiply
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, variables
 from moapipe.loops.footprint import Census
 from moapipe.loops.lockstep import region
-from moapipe.loops.onf import Accumulate, Kernel, Loop, Stmt, statements
+from moapipe.loops.onf import Accumulate, Array, Kernel, Loop, Stmt, statements
 from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import MEMORY
+from moapipe.loops.wide import parted
 
 Lanes = Literal["none", "folds", "inner", "threads"]
 """What is on the lanes: nothing (one active lane), the innermost loops in which something folds into one element (which OpenACC
@@ -44,13 +45,21 @@ def requests(kernel: Kernel, sizes: Mapping[str, int], element_bytes: int, lanes
     arrays = {a.name: a for a in kernel.arrays if a.space in MEMORY and a.shape}
     shapes = {n: tuple(Num(evaluate(e, census.sizes)) for e in a.shape) for n, a in arrays.items()}
     out = {what: dict.fromkeys(shapes, 0) for what in ("loads", "stores")}
-    for p, refs, what in _instructions(sites(kernel)):
+    pieces = sites(kernel) if lanes == "none" else tuple(_fetched(sites(kernel), {a.name: a for a in kernel.arrays}))
+    for p, refs, what in _instructions(pieces):
         for r in refs:
             if r.array in shapes:
                 own = lanes == "threads" and arrays[r.array].space == "private"     # every thread has its own, at another place
                 pack = sector_bytes // arrays[r.array].bytes(element_bytes)
                 out[what][r.array] += _sectors(p, _flat(r, shapes[r.array]), _Request("none" if own else lanes, pack, warp), census)
     return {a: Requests(out["loads"][a], out["stores"][a]) for a in shapes if out["loads"][a] or out["stores"][a]}
+
+
+def _fetched(pieces: Iterable[Site], arrays: Mapping[str, Array]) -> Iterator[Site]:
+    """The sites, copies of elements that are fetched as one in two: those fetches, each in the sector of its first element, and the rest."""
+    for p in pieces:
+        together, rest = parted(p, arrays)
+        yield from (*((together,) if together else ()), *rest)
 
 
 @dataclass(frozen=True, slots=True)

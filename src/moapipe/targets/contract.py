@@ -14,6 +14,7 @@ from moapipe.algebra.scalar import Ref, references, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops import team as teams
 from moapipe.loops.onf import Alloc, Array, Kernel, Leaf, Loop, leaves, statements
+from moapipe.loops.wide import wide
 from moapipe.targets.expression import unit_stride
 from moapipe.targets.target import Team, Unit
 
@@ -26,6 +27,8 @@ def check(kernel: Kernel, unit: Unit, team: Team | None = None) -> None:
     for s in statements(kernel.body):
         if isinstance(s, Loop) and s.kind in ("lane", "unroll"):
             _bounds(kernel, s, unit)
+        if isinstance(s, Loop) and s.kind == "vector":
+            _vector(kernel, s, unit)
         if isinstance(s, Loop) and s.kind == "parallel" and (references(s.lo) or references(s.hi)):
             raise TargetError(f"parallel loop {s.var} runs from {text(s.lo)} to {text(s.hi)}, which comes with the data", where=kernel.name,
                               hint="share out loops whose length the sizes give; shorten those inside")
@@ -64,6 +67,12 @@ def _bounds(kernel: Kernel, s: Loop, unit: Unit) -> None:
                           hint="split the axis by a multiple of V")
 
 
+def _vector(kernel: Kernel, s: Loop, unit: Unit) -> None:
+    """What is fetched as one is one vector of values, wherever later lifts put it."""
+    if wide(s, {a.name: a for a in kernel.arrays}).width != unit.lanes:
+        raise TargetError(f"vector loop {s.var} has {text(s.hi)} elements; {unit.lanes} values are one access of 16 bytes", where=kernel.name, hint="split the axis by V")
+
+
 def _extents(kernel: Kernel, a: Array, unit: Unit) -> None:
     extents = [constant(s) for s in a.shape]
     if None in extents:
@@ -75,7 +84,7 @@ def _extents(kernel: Kernel, a: Array, unit: Unit) -> None:
 
 def _leaf(kernel: Kernel, leaf: Leaf, loops: Sequence[Loop]) -> None:
     lanes = [l.var for l in loops if l.kind == "lane"]
-    fixed = {l.var for l in loops if l.kind in ("lane", "unroll", "thread", "warp")}
+    fixed = {l.var for l in loops if l.kind in ("lane", "unroll", "thread", "warp", "vector")}
     for r in (leaf.target, *(x for e in (leaf.value, *leaf.where) for x in references(e))):
         for lane in lanes:
             if lane in variables(r) and not unit_stride(r, lane):

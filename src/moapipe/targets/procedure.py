@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import assert_never
@@ -17,6 +18,7 @@ from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, 
 from moapipe.errors import TargetError
 from moapipe.loops.onf import CHIP, Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
 from moapipe.loops.team import crew
+from moapipe.loops.wide import wide
 from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_name
 from moapipe.targets.lane import assuming, conditions, everywhere, plan
 from moapipe.targets.strip import is_strip
@@ -130,6 +132,8 @@ class Walker:
             self.crew(s, scope, depth)
         elif s.kind == "warp":
             self.across(s, scope, depth)
+        elif s.kind == "vector":
+            self.together(s, scope, depth)
         elif s.kind == "lane" and vectors and not scope.lane:
             self.lane_loop(s, scope, depth)
         elif "transpose" in self.target.vector and not scope.lane and (t := transposition(s, self.writer.arrays, self.unit.lanes)):
@@ -145,6 +149,20 @@ class Walker:
         place, _ = self.writer.place(leaf.target, scope)
         folded = Text(team.across.format(leaf.monoid, own.text, self.bounds(s, scope)[1]))
         self.assign(depth, place, self.writer.apply(MONOIDS[leaf.monoid], (Text(place), folded)).text)
+
+    def together(self, s: Loop, scope: Scope, depth: int) -> None:
+        """Elements that are fetched as one where all are there and the first lies at a multiple of their number, else one by one."""
+        w, team = wide(s, self.writer.arrays), self.target.team
+        assert team is not None
+        guard: Scalar = reduce(lambda a, b: Op("and", (a, b)), w.whole) if w.whole else Op("<", (Num(0), Num(1)))
+        self.line(depth, self.target.branch[0], self.writer.index(guard, scope).text)
+        self.line(depth + 1, team.fetch, self.target.address.format(self.writer.place(w.first, scope)[0]))
+        for i in range(w.width):
+            place, _ = self.writer.place(w.leaf.target, scope.knowing(s.var, Num(i)))
+            self.assign(depth + 1, place, team.element.format(i))
+        self.line(depth, self.target.branch[1])
+        self.plain_loop(s, scope, depth + 1)
+        self.line(depth, self.target.branch[2])
 
     def strip(self, s: Loop, scope: Scope, depth: int) -> None:
         """A block of exponentials: one call, from the first element of the argument to the first of the result."""
@@ -210,7 +228,7 @@ class Walker:
 
     def hints(self, s: Loop, scope: Scope) -> tuple[str, ...]:
         """What the language says to the compiler before a loop of constant extent."""
-        return self.target.hints(s.kind, self.bounds(s, scope)[1]) if s.kind in ("lane", "unroll") else ()
+        return self.target.hints(s.kind, self.bounds(s, scope)[1]) if s.kind in ("lane", "unroll", "vector") else ()
 
     def limit(self, hi: Scalar, scope: Scope) -> str:
         """The bound as the language's loop header wants it: C exclusive, Fortran the last value."""

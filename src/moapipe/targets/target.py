@@ -135,12 +135,14 @@ class Entry:
 class Team:
     """How threads that run an iteration together are written: the wait for each other, a thread's number among them, a constant {0}
     of the value {1}, the fold {0} of the values {1} that {2} lanes hold (empty: a lane cannot read its neighbours' registers, and
-    `prepare` moves them into shared memory); what a compiler takes of one team in this form: bytes of arrays of constant extents, threads."""
+    `prepare` moves them into shared memory); the fetch of V elements from the address {0} as one, `got`, and its element {0}; what a compiler takes of one team in this form: bytes of arrays of constant extents, threads."""
 
     barrier: str
     thread: str
     constant: str
     across: str = ""
+    fetch: str = ""
+    element: str = ""
     shared_bytes: int = 48 * 1024
     threads: int = 1024
 

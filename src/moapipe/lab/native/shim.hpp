@@ -35,8 +35,8 @@ static dim3 gridDim, blockDim, blockIdx, threadIdx;
 namespace shim {
 
 enum Act : uint64_t { READ, WRITE, UPDATE };                         /* UPDATE is atomic */
-enum Counter { LOADS, STORES, ATOMICS, RACES, COUNTERS };            /* a buffer's; an atomic is neither load nor store */
-enum Whole { OUTSIDE, BARRIERS, DIVERGENT, LAUNCHES, WHOLES };       /* the program's */
+enum Counter { LOADS, STORES, ATOMICS, RACES, FETCHES, COUNTERS };   /* a buffer's; an atomic is neither load nor store; a fetch loads several elements as one */
+enum Whole { OUTSIDE, BARRIERS, DIVERGENT, LAUNCHES, MISPLACED, WHOLES };       /* the program's */
 
 struct Stamp { uint64_t launch = 0, block = 0, phase = 0, thread = 0; };
 constexpr uint64_t MANY = UINT64_MAX;
@@ -81,6 +81,13 @@ inline bool touch(const void *at, size_t size, Act act) {
     }
     wholes[OUTSIDE]++;
     return false;
+}
+
+/* Count a fetch of elements that hardware loads as one, and check that the first lies at a multiple of their size. */
+inline void fetch(const void *at, size_t size) {
+    const char *p = static_cast<const char *>(at);
+    wholes[MISPLACED] += reinterpret_cast<uintptr_t>(p) % size != 0;
+    for (Buffer &b : buffers) if (p >= b.first && p < b.last) b.counts[FETCHES]++;
 }
 
 /* ---------------------------------------------------------------- threads */
@@ -251,6 +258,16 @@ struct Shared {
 };
 
 }  // namespace shim
+
+constexpr size_t VECTOR = 16 / sizeof(REAL);
+struct whole { REAL at[VECTOR]; };
+
+template <class T> whole together(const T *first) {
+    whole got;
+    shim::fetch(first, VECTOR * sizeof *first);
+    for (size_t i = 0; i < VECTOR; i++) got.at[i] = first[i];
+    return got;
+}
 
 inline REAL atomicAdd(stored *at, REAL v) {
     if (!shim::touch(at, sizeof *at, shim::UPDATE)) return REAL(NAN);

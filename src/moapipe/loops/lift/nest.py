@@ -1,4 +1,4 @@
-"""Lifts that reshape loops: split, reorder, fuse, reverse, bind. In and out: a Kernel."""
+"""Lifts that reshape loops: split, reorder, fuse, reverse, bind, vector. In and out: a Kernel."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from moapipe.loops.onf import (
     with_body,
     written,
 )
+from moapipe.loops.wide import wide
 
 
 def split(k: Kernel, *, axis: str, by: int, outer: str, inner: str, only: Names = ()) -> Kernel:
@@ -246,6 +247,25 @@ def bind(k: Kernel, *, axis: str, kind: Kind, only: Names = (), within: str = ""
     body = map_chosen(k.body, axis, chosen, mark)
     if not found:
         raise refusal("bind", axis, f"no serial loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
+    return replace(k, body=body)
+
+
+def vector(k: Kernel, *, axis: str, only: Names = ()) -> Kernel:
+    """Fetch the elements along an axis as one: a copy of V consecutive elements (16 bytes) out of memory, inside thread loops. Legal where
+    the axis is the last of the array's layout, a copy's own and innermost, its first element lies at a multiple of V in its row, and its
+    guards are extents. Where a size makes rows no multiples of V, or only some of the elements are there, they go one by one."""
+    known(k, "vector", only)
+    arrays = {a.name: a for a in k.arrays}
+    found: list[Loop] = []
+
+    def mark(s: Loop) -> Body:
+        wide(s, arrays)
+        found.append(s)
+        return (replace(s, kind="vector"),)
+
+    body = map_chosen(k.body, axis, lambda s, _: some_of(s.body, only) and s.kind == "serial", mark)
+    if not found:
+        raise refusal("vector", axis, f"no serial loop {axis} around {listed(only)}", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
 
 

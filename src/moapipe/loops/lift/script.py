@@ -20,7 +20,7 @@ from moapipe.loops.lift.edge import decide, hoist_mask, mask, overwrite, pad, sk
 from moapipe.loops.lift.extent import clip, once, split_range, stretch, sweep
 from moapipe.loops.lift.fold import accumulate_in, fold_into, peel_first, privatise, recompute, repeat, split_fold, spread
 from moapipe.loops.lift.narrow import narrow
-from moapipe.loops.lift.nest import bind, fuse, reorder, reverse, split
+from moapipe.loops.lift.nest import bind, fuse, reorder, reverse, split, vector
 from moapipe.loops.lift.online import online, rebase
 from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
@@ -64,7 +64,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 
 
 _ROWS = (
-    split, reorder, fuse, split_range, clip, stretch, once, sweep, reverse, bind,
+    split, reorder, fuse, split_range, clip, stretch, once, sweep, reverse, bind, vector,
     online, rebase, privatise, accumulate_in, split_fold, spread, fold_into, peel_first, recompute, repeat, atomic, own,
     contract, alias, block, layout, pad_extent, place, stream, prefetch, stage, fill, narrow,
     mask, pad, hoist_mask, overwrite, decide, skip,
