@@ -15,7 +15,7 @@ from moapipe.targets.table import TARGETS
 
 KERNELS = {"product": tiles.product(2, 2, 2), "masked_rows": tiles.masked_rows(2, 4), "panels": tiles.panels(2), "copied": tiles.copied(2),
            "packed": tiles.packed(2), "shared": tiles.shared(), "team": last("a tile by a team").kernel,
-           "lanes": last("an element by lanes").kernel}
+           "lanes": last("an element by lanes").kernel, "fetched": last("two elements as one").kernel}
 CASES = [(name, target) for name, k in KERNELS.items() for target, row in TARGETS.items() if row.team or not threads(k.body)]
 
 

@@ -19,6 +19,7 @@ from moapipe.lab.derive import Derivation
 from moapipe.lab.errand import Errand
 from moapipe.lab.experiment import Build
 from moapipe.lab.trial import EXTENTS, Evidence, Kind
+from moapipe.loops.wide import widths
 from moapipe.targets import cuda
 from moapipe.targets import opencl as kernels
 from moapipe.targets.simt import Dialect
@@ -27,8 +28,9 @@ from moapipe.targets.table import target_named
 DIALECTS: Mapping[str, Dialect] = {"cuda": cuda.DIALECT, "hip": cuda.DIALECT, "opencl": kernels.DIALECT}
 DEVICES = offload.targets("offload")
 SIGNS: Mapping[str, Mapping[str, str]] = {
-    "shim": {"race": "races on", "divergence": "barriers that some threads", "bounds": "outside of all buffers", "undefined": "beyond the bound"},
-    "oclgrind": {"race": "data race", "divergence": "divergence", "bounds": "Invalid", "undefined": "Uninitialized"},
+    "shim": {"race": "races on", "divergence": "barriers that some threads", "bounds": "outside of all buffers", "undefined": "beyond the bound",
+             "misplaced": "from where none is allowed"},
+    "oclgrind": {"race": "data race", "divergence": "divergence", "bounds": "Invalid", "undefined": "Uninitialized", "misplaced": "not aligned"},
     "offload": {"lost": "beyond the bound"},
 }
 """What each finder says of a fault. A number that nobody wrote is NaN under the shim, and no right one on the device."""
@@ -37,11 +39,12 @@ PLACE, VALUE, NAME, NUMBER = r"(.+?\])", r"(.*)", r"(\w+)", r"(\d+)"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A kind of fault: its sign, how a derivation's text gets it, and in which languages."""
+    """A kind of fault: its sign, how a derivation's text gets it, in which languages, and whether it shows at odd lengths alone."""
 
     sign: str
     plant: Callable[[Derivation, str], str]
     targets: tuple[str, ...] = tuple(DIALECTS)
+    odd: bool = False
 
 
 def pattern(template: str, *groups: str) -> str:
@@ -82,6 +85,15 @@ def _unbegun(d: Derivation, text: str) -> str:
     return re.sub(r"^(\s*)\S.* = (?:-INFINITY|0\.0f?);$", r"\1;", text, flags=re.MULTILINE)
 
 
+def _misplaced(d: Derivation, text: str) -> str:
+    return re.sub(r"(got = .*?)(&.*\])", r"\1(1 + \2)", text)
+
+
+def _unaligned(d: Derivation, text: str) -> str:
+    width = max(widths(d.schedule.kernel), default=0)
+    return re.sub(rf"if \(\(?\w+ % {width}\)? == 0 && ", "if (", text) if width else text
+
+
 def _kept_there(d: Derivation, text: str) -> str:
     return text.replace("map(from: ", "map(alloc: ").replace("map(tofrom: ", "map(to: ")
 
@@ -94,7 +106,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "no barrier": Mutant("race", _without_barriers), "barriers that one thread meets": Mutant("divergence", _some_barriers),
     "shared arrays of half the size": Mutant("bounds", _short), "plain sums for atomic ones": Mutant("race", _plain_sums),
     "iterations that several threads take": Mutant("race", _overlapping), "outputs one element further on": Mutant("bounds", _further_on),
-    "sums that nobody begins": Mutant("undefined", _unbegun), "outputs that do not come back": Mutant("lost", _kept_there, DEVICES),
+    "sums that nobody begins": Mutant("undefined", _unbegun), "elements fetched as one, one further on": Mutant("misplaced", _misplaced),
+    "rows of any length fetched as one": Mutant("misplaced", _unaligned, ("cuda", "hip"), odd=True), "outputs that do not come back": Mutant("lost", _kept_there, DEVICES),
     "inputs that do not reach the device": Mutant("lost", _kept_here, DEVICES),
 }
 
@@ -125,11 +138,13 @@ def _by_the_shim(builds: Sequence[Build], root: Path) -> list[Evidence]:
     known: dict[tuple[str, ...], Evidence] = {}
     out = []
     for b in builds:
-        d, s, t = trial.stage(b, root, EXTENTS["shim"][0])
+        odd, whole = (trial.stage(b, root, EXTENTS["shim"][k]) for k in (0, 2))
+        d = whole[0]
         key = (b.kernel, b.form, b.dtype, emulation.seen(d.source.text))
         if key not in known:
             reports = {}
             for name, text in planted(d):
+                _, s, t = odd if MUTANTS[name].odd else whole
                 try:
                     (got,) = trial.shimmed(d, text, t, s, both=False)
                     reports[name] = "; ".join((*got.faults, *trial.beyond(t, got.outputs)))

@@ -37,11 +37,18 @@ DIALECT = Dialect(
 )
 CROWDED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 1)')
 """Where elements are narrow: ptxas otherwise keeps a block of 256 threads to 64 registers on sm_90, and spills what does not fit."""
+PAIRED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 2)')
+"""Where several elements are fetched as one, and threads are few enough to have 128 registers with two blocks at a time: ptxas otherwise
+keeps a matmul's block to 40 on sm_80, and spills, or takes so many for attention in f64 that one block is alone."""
+FETCH = "together("
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
-RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS} | {"stored", "narrow"}
+RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS} | {"stored", "narrow", "whole", "together", "got"}
 SHUFFLE = ("#if defined(__HIP__)", "#define SHUFFLE(v, by, lanes) __shfl_xor(v, by, lanes)", "#elif !defined(EMULATED)",
            "#define SHUFFLE(v, by, lanes) __shfl_xor_sync(0xffffffffu, v, by, lanes)", "#endif")
 
+WHOLE = """template <class T> struct __align__({0} * sizeof(T)) whole {{ T at[{0}]; }};
+template <class T> static __device__ inline whole<T> together(const T *first) {{ return *reinterpret_cast<const whole<T> *>(first); }}"""
+"""What V elements are that are fetched as one."""
 NARROW = {"bf16": ("cuda_bf16.h", "struct narrow { __nv_bfloat16 held; __device__ operator real() const { return __bfloat162float(held); } "
                                   "__device__ narrow &operator=(real v) { held = __float2bfloat16_rn(v); return *this; } };")}
 """Elements that are narrower than values, by dtype: the header that knows them, and their type in the text."""
@@ -73,13 +80,15 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
     head = [f"/* {symbol}: {unit.dtype} for {language}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
             f"typedef {'float' if unit.size == 4 else 'double'} real;", "#ifndef EMULATED", *(f"#include <{h}>" for h in (*runtime, *header)), "typedef real stored;", *narrow,
             "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
-            "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name", "#endif", *(SHUFFLE if folds else ()), "",
+            "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name",
+            *(WHOLE.format(unit.lanes).split("\n") if any(FETCH in l for l in lines) else ()), "#endif", *(SHUFFLE if folds else ()), "",
             *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline), *folds, *([""] if folds else [])]
     return "\n".join([*head, *lines]) + "\n"
 
 
 def written(c: Call, unit: Unit) -> tuple[str, ...]:
-    return procedure(CROWDED if unit.dtype in NARROW else DIALECT, c, unit)
+    fetches = any(FETCH in l for l in c.procedure.lines)
+    return procedure(PAIRED if fetches and c.team <= 256 else CROWDED if fetches or unit.dtype in NARROW else DIALECT, c, unit)
 
 
 def prepare(kernel: Kernel, unit: Unit) -> Kernel:
@@ -92,9 +101,9 @@ CUDA = Target(
     narrow="{0}", cast="((real)({0}))", element="{0}[{1}]", exclusive=True, address="&{0}", comment="/* {0} */", assign="{0} = {1};",
     atomic=("atomicAdd(&{0}, {1});",),
     loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
-    branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll",),
+    branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll 1" if kind == "vector" else "#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=written, region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})"),
+    procedure=written, region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})", "const auto got = together({0});", "got.at[{0}]"),
     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
     listing=("ptx", ("-ptx",)), dtypes=(*ARITHMETIC, *NARROW),
