@@ -31,6 +31,7 @@ from moapipe.lab.variable import STATUSES
 from moapipe.loops.cost import count
 from moapipe.loops.lift.narrow import narrow
 from moapipe.loops.onf import Kernel
+from moapipe.targets.simt import ELEMENTS
 
 B = Build("matmul", "nn", "naive", "cuda", "plain", "f64")
 HALF = replace(B, dtype="bf16")
@@ -144,6 +145,19 @@ def test_a_launch_is_given_what_the_manifest_says(device, repository):
     np.testing.assert_allclose(c.reshape(5, 6), 2 * a.reshape(5, 7) @ b.reshape(7, 6))
     (l,) = launches(manifest, {"m": 5, "n": 6, "k": 7}, 130)
     assert (l.blocks, l.block, l.integers[-1]) == (2, 128, 130) and not launches(manifest, {"m": 5, "n": 6, "k": 7}, 0)
+
+
+@pytest.mark.parametrize(("at", "array"), [({"m": ELEMENTS + 1, "n": 1, "k": 1}, "A has"), ({"m": 1, "n": 2**16, "k": 2**15}, "B has"), ({"m": 2**16, "n": 2**15, "k": 1}, "C has")])
+def test_an_array_that_32_bits_cannot_count_is_refused(repository, at, array):
+    """An array of the caller's, and one in the workspace."""
+    manifest = derive(B, repository).manifest
+    assert launches(manifest, {"m": ELEMENTS, "n": 1, "k": 1}, 1)
+    with pytest.raises(LabError, match=array) as e:
+        launches(manifest, at, 1)
+    assert "share the batch out" in e.value.hint
+    scratch = {**manifest, "workspace": {"elements": "m * n * n", "arrays": [{"name": "W", "elements": "m * n * n"}]}}
+    with pytest.raises(LabError, match="W has 2,147,483,648 elements"):
+        launches(scratch, {"m": 2**11, "n": 2**10, "k": 1}, 1)
 
 
 def test_tensors_of_another_library_are_taken_as_they_are(device, repository):

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from moapipe.algebra.index import evaluate, parse
+from moapipe.errors import LabError
+from moapipe.targets.simt import ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,20 @@ class Launch:
 
 
 def launches(manifest: Mapping[str, Any], sizes: Mapping[str, int], threads: int) -> tuple[Launch, ...]:
-    """Every launch of one call with `threads` GPU threads; those of no block are left out, as a device would refuse them."""
+    """Every launch of one call with `threads` GPU threads; those of no block are left out, as a device would refuse them. LabError where an
+    array has more elements than the text can count."""
+    fit(manifest, sizes)
     return tuple(l for l in _launches(manifest["launches"], {**sizes, "threads": threads}) if l.blocks)
+
+
+def fit(manifest: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """LabError where an index would not fit in 32 bits, in which procedures count."""
+    arrays = {a["name"]: prod(_value(n, sizes) for n in a["shape"]) for a in (*manifest["inputs"], *manifest["outputs"])}
+    arrays |= {a["name"]: _value(a["elements"], sizes) for a in manifest["workspace"]["arrays"]}
+    name, most = max(arrays.items(), key=lambda row: row[1], default=("", 0))
+    if most > ELEMENTS:
+        raise LabError(f"{name} has {most:,} elements; texts for GPUs count in 32 bits, up to {ELEMENTS:,}", where=manifest["symbol"],
+                       hint="share the batch out among several calls, or take a variant that keeps less")
 
 
 def _launches(rows: Sequence[Mapping[str, Any]], at: Mapping[str, int]) -> Iterator[Launch]:

@@ -15,6 +15,7 @@ from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.simt import (
     ACROSS,
     BLOCK,
+    COUNTERS,
     LOCAL_NAMES,
     MATH,
     SCALAR,
@@ -82,7 +83,7 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
             "#define LAUNCH(grid, blocks, threads, ...) if ((blocks) > 0) grid<<<(unsigned)(blocks), threads>>>(__VA_ARGS__)",
             "#define SHARED(name, size) __shared__ real name[size]", "#define LENT(name) real *__restrict__ name",
             *(WHOLE.format(unit.lanes).split("\n") if any(FETCH in l for l in lines) else ()), "#endif", *(SHUFFLE if folds else ()), "",
-            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", support(DIALECT.inline), *folds, *([""] if folds else [])]
+            *(f"#define {f.upper()} {f}{suffix}" for f in MATH), "", COUNTERS, support(DIALECT.inline), *folds, *([""] if folds else [])]
     return "\n".join([*head, *lines]) + "\n"
 
 
@@ -100,10 +101,10 @@ CUDA = Target(
     prefixes={"array": "", "size": "", "loop": ""}, reserved=RESERVED_HERE, signs=SIGNS, scalar=SCALAR, vector={}, integer=INTEGER,
     narrow="{0}", cast="((real)({0}))", element="{0}[{1}]", exclusive=True, address="&{0}", comment="/* {0} */", assign="{0} = {1};",
     atomic=("atomicAdd(&{0}, {1});",),
-    loop=("for (int64_t {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (int64_t {0} = {1}; {0} < {2}; {0} += {3}) {{",
+    loop=("for (integer {0} = {1}; {0} < {2}; {0}++) {{", "}}"), stride="for (integer {0} = {1}; {0} < {2}; {0} += {3}) {{",
     branch=("if ({0}) {{", "}} else {{", "}}"), hints=lambda kind, extent: ("#pragma unroll 1" if kind == "vector" else "#pragma unroll",),
     storage={"given": "{0}", "workspace": "work + {1}", "private": "own + {1}"}, prepare=prepare, literal=literal,
-    procedure=written, region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const int64_t {0} = {1};", "{0}_lanes({1}, {2})", "const auto got = together({0});", "got.at[{0}]"),
+    procedure=written, region=region, launch=launch, team=Team("__syncthreads();", "threadIdx.x", "const integer {0} = {1};", "{0}_lanes({1}, {2})", "const auto got = together({0});", "got.at[{0}]"),
     entry=entry, file=partial(file, "CUDA", ()), compiler="nvcc",
     flags=("-O3", "-std=c++17", "-Xptxas=-v"), device=("kernel.cubin", "-cubin"), architectures=(("sm_80", "-arch=sm_80"), ("sm_90", "-arch=sm_90")),
     listing=("ptx", ("-ptx",)), dtypes=(*ARITHMETIC, *NARROW),

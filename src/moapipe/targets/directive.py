@@ -21,7 +21,7 @@ from moapipe.targets import c as host
 from moapipe.targets import fortran
 from moapipe.targets.c import C
 from moapipe.targets.fortran import FORTRAN
-from moapipe.targets.simt import MATH, SCALAR, iterations, numbered, support, trips
+from moapipe.targets.simt import MATH, SCALAR, indices, iterations, numbered, support, trips
 from moapipe.targets.target import Call, Entry, Target, Unit, indent
 
 LOCAL = 64
@@ -123,7 +123,7 @@ def c_entry(m: Model, e: Entry) -> tuple[str, ...]:
 
 def c_file(m: Model, symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     suffix = "f" if unit.size == 4 else ""
-    functions = [l for l in support("static inline").splitlines() if called(l.partition("(")[0].split()[-1], lines)]
+    functions = [l for l in (indices("static inline") + support("static inline")).splitlines() if called(l.partition("(")[0].split()[-1], lines)]
     head = [f"/* {symbol}: {unit.dtype} for C with {m.name}, tiles of {unit.isa.name} */", "#include <math.h>", "#include <stdint.h>", "",
             f"typedef {'float' if unit.size == 4 else 'double'} real;",
             *(f"#define {f.upper()} {f}{suffix}" for f in MATH if called(f.upper(), (*functions, *lines))), ""]

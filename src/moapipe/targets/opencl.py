@@ -11,7 +11,7 @@ from functools import partial
 
 from moapipe.targets.cuda import CUDA
 from moapipe.targets.isa import ARITHMETIC
-from moapipe.targets.simt import LOCAL_NAMES, MATH, Dialect, procedure, support, unshuffled
+from moapipe.targets.simt import COUNTERS, LOCAL_NAMES, MATH, Dialect, procedure, support, unshuffled
 from moapipe.targets.support import RESERVED
 from moapipe.targets.target import Entry, Team, Unit
 
@@ -40,7 +40,7 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
     extensions = ["cl_khr_fp64", *(["cl_khr_int64_base_atomics"] if shared else [])] if unit.size == 8 else []
     head = [f"/* {symbol}: {unit.dtype} for OpenCL C, tiles of {unit.isa.name} */",
             *(f"#pragma OPENCL EXTENSION {e} : enable" for e in extensions),
-            f"typedef long int64_t;\ntypedef {real} real;\ntypedef real stored;", *(f"#define {f.upper()} {f}" for f in MATH), "", support(DIALECT.inline)]
+            f"typedef int int32_t;\ntypedef long int64_t;\ntypedef {real} real;\ntypedef real stored;", *(f"#define {f.upper()} {f}" for f in MATH), "", COUNTERS, support(DIALECT.inline)]
     if "whole got" in body:
         head += [f"typedef {real}{unit.lanes} whole;", ""]
     if shared:
@@ -51,7 +51,7 @@ def file(symbol: str, unit: Unit, lines: tuple[str, ...]) -> str:
 OPENCL = replace(
     CUDA, name="opencl", source="kernel.cl", reserved=RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"bits", "exchange", "whole", "got"},
     atomic=("atomic_add_real(&{0}, {1});",), procedure=partial(procedure, DIALECT), entry=entry, prepare=unshuffled,
-    team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const int64_t {0} = {1};", fetch="const whole got = *(const __global whole *){0};", element="got.s{0}"), file=file, compiler="clang",
+    team=Team("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);", "get_local_id(0)", "const integer {0} = {1};", fetch="const whole got = *(const __global whole *){0};", element="got.s{0}"), file=file, compiler="clang",
     flags=("-O2", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64-unknown-unknown", "-Xclang", "-finclude-default-header", "-emit-llvm"),
     device=("kernel.bc", "-c"), architectures=(), listing=None, dtypes=ARITHMETIC,
 )

@@ -3,6 +3,8 @@
 Parallel loops become a grid-stride loop over all their iterations, or, where they hold thread loops, one block of threads for each
 iteration, which its number tells; lanes and unrolled loops stay plain loops; register arrays are
 local arrays. Memory holds `stored` elements, of the caller's arrays also `narrow` ones. `threads` is the number of GPU threads; launches run in order, which is the barrier.
+Procedures count in 32 bits, which halves what inner loops spend on indices; so no array may have more than ELEMENTS, which whoever
+launches asks (lab/launch.py). What lies around them, numbers of iterations and places in the workspace, has 64.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from moapipe.targets.target import Call, Launch, Parameter, Unit, indent
 
 BLOCK = 128
 """Threads of a block."""
+ELEMENTS = 2**31 - 2**24
+"""The most of an array: every index fits in 32 bits, also in the part of a last tile that lies past the end."""
 SCALAR = {
     "/": "{0} / {1}", "max": "max_real({0}, {1})", "min": "min_real({0}, {1})", "abs": "FABS({0})", "sqrt": "SQRT({0})",
     "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
@@ -27,7 +31,7 @@ SCALAR = {
 }
 MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2", "floor")
 WORDS = frozenset(("work", "own", "floor_div", "floor_mod", "min_index", "max_index"))
-LOCAL_NAMES = frozenset(("EXP", "EXP2", "thread", "item", "rest"))
+LOCAL_NAMES = frozenset(("EXP", "EXP2", "thread", "item", "rest", "integer"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,27 @@ class Dialect:
         return f"{self.space}{'' if p.written else 'const '}{'narrow' if p.narrow else 'stored'} *{self.restrict} {p.name}"
 
 
-def support(inline: str) -> str:
-    """The functions that texts call, on integers and on elements; `inline` stands before each."""
+COUNTERS = """typedef int32_t integer;
+#define floor_div(a, b) ((a) / (b) - ((a) % (b) < 0))
+#define floor_mod(a, b) (((a) % (b) + (b)) % (b))
+#define min_index(a, b) ((a) < (b) ? (a) : (b))
+#define max_index(a, b) ((a) > (b) ? (a) : (b))
+"""
+"""Functions on integers, of 32 bits in procedures and of 64 around them."""
+
+
+def indices(inline: str) -> str:
+    """The same on 64 bits alone."""
     return f"""{inline} int64_t floor_div(int64_t a, int64_t b) {{ return a / b - (a % b < 0); }}
 {inline} int64_t floor_mod(int64_t a, int64_t b) {{ const int64_t r = a % b; return r < 0 ? r + b : r; }}
 {inline} int64_t min_index(int64_t a, int64_t b) {{ return a < b ? a : b; }}
 {inline} int64_t max_index(int64_t a, int64_t b) {{ return a > b ? a : b; }}
-{inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
+"""
+
+
+def support(inline: str) -> str:
+    """The functions on elements that texts call; `inline` stands before each."""
+    return f"""{inline} real max_real(real a, real b) {{ return a > b ? a : b; }}
 {inline} real min_real(real a, real b) {{ return a < b ? a : b; }}
 {inline} real blend_real(int c, real a, real b) {{ return c ? a : b; }}
 {inline} real sigmoid_real(real u) {{ const real e = EXP(-FABS(u)); return (u < 0 ? e : 1) / (1 + e); }}
@@ -105,7 +123,7 @@ def launch(c: Call) -> Launch:
 def procedure(d: Dialect, c: Call, unit: Unit) -> tuple[str, ...]:
     """The body as a device function, and the grid-stride loop over its iterations as a kernel."""
     p = c.procedure
-    head = ", ".join([*map(d.parameter, p.arrays), *(d.lent.format(s.name) for s in p.shared), *(f"int64_t {n}" for n in p.integers)])
+    head = ", ".join([*map(d.parameter, p.arrays), *(d.lent.format(s.name) for s in p.shared), *(f"integer {n}" for n in p.integers)])
     body = (*(declaration(l, unit) for l in p.locals), *p.lines)
     grid = ", ".join([*map(d.parameter, given(c)), f"{d.space}stored *work", *(f"int64_t {n}" for n in captured(c)), "int64_t threads"])
     lines = [f"const int64_t thread = {d.thread};", "if (thread >= threads) return;", "(void)work;"]

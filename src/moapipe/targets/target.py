@@ -156,7 +156,7 @@ class Target:
     indexing   `flat`: one offset, row-major; `nested`: all indices, innermost first
     lazy       `select` evaluates only the arm that it chooses
     strips     functions that a lane loop computes as a block, by a procedure
-    scalar, vector, integer   templates {0} {1} {2} of the functions on elements, on vectors and on 64-bit integers;
+    scalar, vector, integer   templates {0} {1} {2} of the functions on elements, on vectors and on integers;
                a missing vector function makes its lane loop a scalar loop; `blend` in scalar is a
                select whose condition is on data, both of whose arms are computed
     atomic     lines that add the value {1} to the place {0} indivisibly
