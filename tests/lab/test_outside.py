@@ -21,6 +21,8 @@ ROW = Build("rmsnorm", "forward", "row", "c", "avx2", "f64")
 COMPILERS = {
     "the disk is full": ("echo 'kernel.c:9: fatal error: error writing to kernel.s: No space left on device' >&2; exit 1", "cannot write: No space left"),
     "its program is killed": ("echo 'gcc: fatal error: Killed signal terminated program cc1' >&2; exit 1", "was killed"),
+    "nvcc's program is killed": ("echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\" >&2; exit 1", "was killed"),
+    "clang's program is killed": ("echo 'clang: error: unable to execute command: Killed' >&2; exit 1", "was killed"),
     "it is killed": ("kill -9 $$", "was killed"),
     "it is terminated": ("kill $$", "was killed"),
 }

@@ -37,6 +37,8 @@ from moapipe.targets.target import Target
 SCHEMA = 1
 PACKAGES = {"gcc": "gcc", "gfortran": "gfortran", "nvcc": "nvidia-cuda-toolkit", "hipcc": "hipcc", "clang": "clang-19"}
 SHOWN = 12  # lines of a compiler's complaint that a message shows
+KILLED = ("{0} signal", "died due to signal {1} ", "unable to execute command: {0}")
+"""How gcc, nvcc and clang say that a signal, by name or number, ended one of their programs."""
 PREFIX = "-ffile-prefix-map=$PWD=."  # no absolute path in the debug lines, whoever compiles
 
 Status = Literal["built", "build_failed", "gate_failed"]
@@ -219,7 +221,7 @@ def compile_source(
 def _run(todo: Sequence[Sequence[str]], root: Path) -> tuple[str, tuple[str, ...]]:
     """Run commands in `root`; the complaint of the first that fails, and what each said."""
     said: list[str] = []
-    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}      # complaints are read: they must be in English
     for arguments in todo:
         real = [a.replace("$PWD", str(root)) for a in arguments]
         done = subprocess.run(real, cwd=root, env=environment, capture_output=True, text=True, check=False)
@@ -236,7 +238,8 @@ def _blame_machine(command: str, status: int, said: str) -> None:
     """MachineError when a compiler failed for want of space, or because it or one of its programs was killed."""
     if os.strerror(errno.ENOSPC) in said:
         raise MachineError(f"{command} cannot write: {os.strerror(errno.ENOSPC)}", hint="free some space below results/ or in the folder for temporary files")
-    if -status in KILLS or any(f"{signal.strsignal(k)} signal" in said for k in KILLS):
+    words = [w.format(signal.strsignal(k), int(k)) for k in KILLS for w in KILLED]
+    if -status in KILLS or any(w in said for w in words):
         raise MachineError(f"{command} was killed", hint="try again; with more memory or fewer jobs at once (CORES=1) if the memory ran out")
 
 
