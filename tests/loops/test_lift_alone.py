@@ -58,6 +58,12 @@ def triangle():
     return kernel(MASKED, normal("v", "ik", op("exp2", ref("s", "i", "k"))), normal("c", "k", fold("sum", "i", ref("v", "i", "k"))), outputs=("c",))
 
 
+def squares():
+    """The sum of all squares, an element's rows and columns in two folds."""
+    w = ref("w", "i", "k")
+    return kernel(normal("w", "ik", op("*", 2, ref("S", "i", "k"))), normal("c", "e", fold("sum", "i", fold("sum", "k", op("*", w, w)))), outputs=("c",))
+
+
 MASKED_TOTAL = normal("t", "i", fold("max", "k", ref("s", "i", "k")))
 COLUMNS = normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k"))))
 PAIR = (normal("w", "ik", op("*", 2, ref("S", "i", "k"))), TOTAL, normal("c", "k", fold("sum", "i", op("*", ref("w", "i", "k"), ref("S", "i", "k")))))
@@ -114,6 +120,7 @@ SCRIPTS = {
         SPLIT_I, SPLIT_J, ("pad_extent", {"array": "x", "dim": 0, "to": 2}), ("pad_extent", {"array": "x", "dim": 1, "to": 4}),
         ("block", {"array": "x", "dim": 1, "by": 4}), ("layout", {"array": "x", "order": [1, 0, 2]}),
     ]),
+    "rows and columns as one": (squares, [("ravel", {"array": "w", "dim": 0}), ("coalesce", {"axis": ["i", "k"], "into": "p", "only": "c"})]),
     "a copy of one row": (matmul, [("stage", {"array": "B", "into": "Bt", "index": ["j", "k"]}), ("stage", {"array": "A", "into": "row", "index": ["k"], "at": "i", "only": "x"})]),
     "an unsafe maximum": (softmax_unsafe, [
         ("reorder", {"order": ["i", "k", "e"]}), ("fuse", {"axis": "i"}), ("online", {"axis": "k", "maximum": "m", "weights": "w", "folds": ["t", "o"]}),

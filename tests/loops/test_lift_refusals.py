@@ -92,6 +92,14 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (matmul, "split", {"axis": "q", "by": 2, "outer": "o", "inner": "r"}, "split q: no loop q"),
     (after(matmul, FUSE_I), "split", {"axis": "i", "by": 2, "outer": "o", "inner": "r", "only": "x"}, "the loop holds x, y, not only x"),
     (after(matmul, FUSE_I, ("bind", {"axis": "i", "kind": "parallel"})), "split", {"axis": "i", "by": 2, "outer": "o", "inner": "r"}, "bound to parallel"),
+    # coalesce
+    (matmul, "coalesce", {"axis": "i", "into": "c"}, "coalesce i: two axes become one, found 1"),
+    (matmul, "coalesce", {"axis": ["i", "j"], "into": "nk", "only": "y"}, "coalesce nk: the name is taken"),
+    (matmul, "coalesce", {"axis": ["q", "k"], "into": "c"}, "no loop q"),
+    (matmul, "coalesce", {"axis": ["i", "k"], "into": "c", "only": "x"}, "a loop over k is not alone inside of i"),
+    (matmul, "coalesce", {"axis": ["i", "j"], "into": "c", "only": "y"}, "is no function of i·nj . j"),
+    (after(matmul, ("bind", {"axis": "j", "kind": "parallel"})), "coalesce", {"axis": ["i", "j"], "into": "c", "only": "y"}, "coalesce j: found parallel 0..nj"),
+    (after(causal, ("skip", {"axis": "k", "mask": "s"})), "coalesce", {"axis": ["i", "k"], "into": "c", "only": "s"}, "the extent .* of k changes with i"),
     # reorder
     (after(matmul, FUSE_I, ("fuse", {"axis": "j"})), "reorder", {"order": ["j", "i"], "only": "y"}, "no perfect nest"),
     (matmul, "reorder", {"order": ["j", "i"], "only": "x"}, "reorder x: axes k are not in the order"),
@@ -212,6 +220,8 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (transposed, "alias", {"array": "u", "onto": "x"}, "needs x\\[j, i\\], which may be overwritten already"),
     (peeking, "alias", {"array": "u", "onto": "x"}, "v reads x at another place"),
     (kept_alive, "alias", {"array": "u", "onto": "x"}, "x is still used by v after u is stored"),
+    (matmul, "ravel", {"array": "x", "dim": 1}, "ravel x: no dimensions 1 and 2, x has 2"),
+    (matmul, "ravel", {"array": "A", "dim": 0}, "A is an input"),
     (matmul, "block", {"array": "x", "dim": 2, "by": 2}, "block x: no dimension 2, x has 2"),
     (matmul, "block", {"array": "x", "dim": 0, "by": 2}, "index i does not fall into blocks of 2"),
     (matmul, "layout", {"array": "x", "order": [0, 0]}, "does not permute its 2 dimensions"),
