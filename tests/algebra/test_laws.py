@@ -141,6 +141,12 @@ def combined(share: str) -> Dnf:
     return kernel(t, *([] if share == "inside" else [y]), out, outputs=("out",) if share == "inside" else ("y", "out"))
 
 
+def sum_of_sums() -> Dnf:
+    """s·Σ_a Σ_b M[a,b]·M[a,b]"""
+    rows = moa.omega(lambda row: moa.reduce("+", row, index="b"), 1, MASK * MASK)
+    return kernel(Definition("x", (), S * moa.reduce("+", rows, index="a")), outputs=("x",))
+
+
 CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "base2": (softmax, biased, output_exponent),
     "corr": (lambda: exchanged(True),),
@@ -151,7 +157,7 @@ CASES: dict[str, tuple[Callable[[], Dnf], ...]] = {
     "sum_first": (lambda: weighted(False),),
     "distribute": (lambda: combined("inside"), lambda: combined("defined")),
     "divide_first": (lambda: mixture(True), lambda: mixture(False), lambda: mixture(True, late=True)),
-    "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",))),
+    "scale_into_query": (softmax, trailing_scale, lambda: kernel(scores(), outputs=("x",)), sum_of_sums),
 }
 REFUSED: dict[str, Callable[[], Dnf]] = {
     "reciprocal": lambda: mixture(False),

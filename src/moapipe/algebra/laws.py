@@ -6,7 +6,7 @@ normal form before any law. A law that matches nothing refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import Any
@@ -124,30 +124,35 @@ def scale_into_query(d: Dnf) -> Dnf:
         parts = _scaled_product(n.value)
         if parts is None:
             continue
-        factor, fold, query, other = parts
-        axes = tuple(a for i in query.index if (a := _axis(n, fold, i)) is not None)
+        factor, folds, query, other = parts
+        axes = tuple(a for i in query.index if (a := _axis(n, folds, i)) is not None)
         if variables(factor) - set(d.sizes) or len(axes) != len(query.index):
             continue
         name = next(s for s in ("scaled", *(f"scaled{k}" for k in range(2, len(taken) + 3))) if s not in taken)
-        product = replace(n, value=replace(fold, body=Op("*", (Ref(name, query.index), other))))
+        value: Scalar = Op("*", (Ref(name, query.index), other))
+        for fold in reversed(folds):
+            value = replace(fold, body=value)
+        product = replace(n, value=value)
         return with_normals(d, (*d.normals[:at], Normal(name, axes, Op("*", (factor, query))), product, *d.normals[at + 1 :]))
     raise AlgebraError("scale_into_query finds no c·Σ q·k", where=d.name, hint="it needs a definition that is a scalar times a sum of products")
 
 
-def _scaled_product(e: Scalar) -> tuple[Scalar, Fold, Ref, Scalar] | None:
-    """(c, Σ, q, k) when `e` is c·Σ q·k or Σ q·k·c with q one array element."""
+def _scaled_product(e: Scalar) -> tuple[Scalar, tuple[Fold, ...], Ref, Scalar] | None:
+    """(c, Σ…, q, k) when `e` is c·Σ… q·k or Σ… q·k·c with q one array element, and Σ… one sum or sums of sums."""
     match e:
-        case Op("*", (c, Fold("sum", _, _, _, Op("*", (Ref() as q, k))) as fold)) | Op("*", (Fold("sum", _, _, _, Op("*", (Ref() as q, k))) as fold, c)):
-            return c, fold, q, k
-        case _:
-            return None
+        case Op("*", (c, Fold("sum") as fold)) | Op("*", (Fold("sum") as fold, c)):
+            folds = [fold]
+            while isinstance(folds[-1].body, Fold) and folds[-1].body.monoid == "sum":
+                folds.append(folds[-1].body)
+            match folds[-1].body:
+                case Op("*", (Ref() as q, k)):
+                    return c, tuple(folds), q, k
+    return None
 
 
-def _axis(n: Normal, fold: Fold, index: Scalar) -> tuple[str, Scalar] | None:
-    """The axis that an index component runs over, when it is a plain variable of the definition or of its fold from 0."""
-    extents = dict(n.axes)
-    if fold.lo == Num(0):
-        extents[fold.var] = fold.hi
+def _axis(n: Normal, folds: Sequence[Fold], index: Scalar) -> tuple[str, Scalar] | None:
+    """The axis that an index component runs over, when it is a plain variable of the definition or of one of its folds from 0."""
+    extents = dict(n.axes) | {fold.var: fold.hi for fold in folds if fold.lo == Num(0)}
     return (index.name, extents[index.name]) if isinstance(index, Var) and index.name in extents else None
 
 
@@ -285,7 +290,7 @@ LAWS: dict[str, Law] = {
         Law("base2",
             "exp(x − m) = exp2(c·x − c·m) with c = log2 e;  max(c·s) = c·max(s) for c > 0;  ln Σ exp(x) = m + ln Σ exp2(c·x − c·m), m = ln 2·(c·m)",
             "homogeneity of max and + under positive constants; Milakov & Gimelshein 2018 for the safe softmax", base2),
-        Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold", scale_into_query),
+        Law("scale_into_query", "c·Σ_d q[d]·k[d] = Σ_d (c·q[d])·k[d]", "distributivity of × over a + fold, or over folds of folds", scale_into_query),
         Law("divide_first", "(Σ_k w[k]·v[k]) ÷ t = Σ_k (w[k] ÷ t)·v[k]", "distributivity of ÷ over a + fold; the softmax that the published forward pass stores", divide_first),
         Law("divide_last", "Σ_k (w[k] ÷ t)·v[k] = (Σ_k w[k]·v[k]) ÷ t", "distributivity of ÷ over a + fold; what a running sum can follow", divide_last),
         Law("distribute", "Σ_k (a·x[k] ± b·y[k]) = a·Σ_k x[k] ± b·Σ_k y[k]", "linearity of a + fold; sums that do not need each other share one pass", distribute),
