@@ -74,15 +74,22 @@ def written_out(lifts: Sequence[Mapping[str, Any]], find: Callable[[Include], tu
 
 
 def _around(lift: Mapping[str, Any], asked: Include) -> tuple[str, ...]:
-    """The axes around what a lift fuses: all of them around several definitions, its own around a staged copy."""
-    only = (lift.get("fuse") or {}).get("only", [])
-    names = [only] if isinstance(only, str) else list(only)
-    return asked.outer if len(names) > 1 else asked.copies.get(names[0], ()) if names else ()
+    """The axes around what a lift fuses: their own around staged copies, all of them around several definitions."""
+    names = _several((lift.get("fuse") or {}).get("only", []))
+    own = [asked.copies[n] for n in names if n in asked.copies]
+    if names and len(own) == len(names):
+        return own[0]
+    return asked.outer if len(names) > 1 else ()
 
 
 def _apart(lift: Mapping[str, Any], before: Sequence[Mapping[str, Any]], axis: str) -> bool:
-    """Are the loops over an outer axis around what a lift fuses not fused yet?"""
-    return {"axis": axis, "only": lift["fuse"]["only"]} not in (b.get("fuse") for b in before)
+    """Are the loops over an outer axis around what a lift fuses not fused yet? Once some of it is, what lifts make of it is inside too."""
+    fused = (_several(b["fuse"].get("only", [])) for b in before if "fuse" in b and b["fuse"]["axis"] == axis)
+    return not any(set(_several(lift["fuse"]["only"])) & set(names) for names in fused)
+
+
+def _several(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _wanted(lift: Mapping[str, Any], options: Mapping[str, Any], where: str) -> bool:
@@ -101,11 +108,10 @@ def _renamed(lift: str, arguments: Mapping[str, Any], asked: Include, own: set[s
     out = {n: _names(v, asked) if hints.get(n) in (str, Names) else v for n, v in arguments.items()}
     where = {"stage": "index", "split_fold": "axis"}.get(lift)
     if where and arguments.get("into") in asked.copies:
-        out[where] = [*asked.copies[arguments["into"]], *([out[where]] if isinstance(out[where], str) else out[where])]
+        out[where] = [*asked.copies[arguments["into"]], *_several(out[where])]
     if "order" in out and hints["order"] == Names:
         out["order"] = [*asked.outer, *out["order"]]
-    axes = arguments.get("axis", [])
-    shared = lift == "reorder" or not set([axes] if isinstance(axes, str) else axes) <= own
+    shared = lift == "reorder" or not set(_several(arguments.get("axis", []))) <= own
     if asked.only and shared and "only" in inspect.signature(LIFTS[lift].apply).parameters and "only" not in out:
         out["only"] = list(asked.only)
     own |= {str(arguments[n]) for n in ("outer", "inner", "rest") if n in arguments}
