@@ -37,7 +37,7 @@ DIALECT = Dialect(
     shared="SHARED({0}, {1});", lent="LENT({0})",
 )
 CROWDED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 1)')
-"""Where elements are narrow: ptxas otherwise keeps a block of 256 threads to 64 registers on sm_90, and spills what does not fit."""
+"""Where elements are narrow or values wide: ptxas otherwise keeps a block of 256 threads to 64 registers on sm_90, and spills what does not fit."""
 PAIRED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 2)')
 """Where several elements are fetched as one, and threads are few enough to have 128 registers with two blocks at a time: ptxas otherwise
 keeps a matmul's block to 40 on sm_80, and spills, or takes so many for attention in f64 that one block is alone."""
@@ -89,7 +89,7 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
 
 def written(c: Call, unit: Unit) -> tuple[str, ...]:
     fetches = any(FETCH in l for l in c.procedure.lines)
-    return procedure(PAIRED if fetches and c.team <= 256 else CROWDED if fetches or unit.dtype in NARROW else DIALECT, c, unit)
+    return procedure(PAIRED if fetches and c.team <= 256 else CROWDED if fetches or unit.dtype in NARROW or unit.size == 8 else DIALECT, c, unit)
 
 
 def prepare(kernel: Kernel, unit: Unit) -> Kernel:
