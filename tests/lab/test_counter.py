@@ -51,7 +51,8 @@ def test_an_unknown_unit_stays_as_it_is():
 
 def test_clocks_are_left_alone_and_one_call_is_counted():
     entry = SimpleNamespace(point=SimpleNamespace(sizes={"n": 5}), gpu_threads=256)
-    manifest = {"launches": [{"for": "i", "from": "0", "to": "n", "body": [{"launch": "moa_x_1_grid", "blocks": "(threads + 127) // 128", "block": 128, "buffers": [], "integers": []}]}]}
+    none = {"symbol": "moa_x", "inputs": [], "outputs": [], "workspace": {"arrays": []}}
+    manifest = {**none, "launches": [{"for": "i", "from": "0", "to": "n", "body": [{"launch": "moa_x_1_grid", "blocks": "(threads + 127) // 128", "block": 128, "buffers": [], "integers": []}]}]}
     words = counter.profiler(manifest, entry)
     assert words[words.index("--clock-control") + 1] == "none" and words[words.index("--launch-count") + 1] == "5"
     assert set(words[words.index("--metrics") + 1].split(",")) == set(METRICS) and len(set(METRICS.values())) == len(METRICS)

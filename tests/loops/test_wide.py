@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops.test_lift_alone import last
 
+from moapipe.loops.fetch import fetches
 from moapipe.loops.onf import Loop, map_statements
 from moapipe.loops.soundness import verify
 from moapipe.loops.warp import requests
-from moapipe.loops.wide import fetches, vectors, widths
+from moapipe.loops.wide import vectors, widths
 
 KERNEL = last("two elements as one").kernel
 SIZES = st.fixed_dictionaries({s: st.integers(0, 9) for s in ("ni", "nj", "nk", "ne")})

@@ -22,9 +22,9 @@ from moapipe.errors import LabError
 from moapipe.lab.buffer import aligned
 from moapipe.lab.library import WORK, becoming, filled, function, held, shapes, work_elements
 from moapipe.loops.atomic import atomics
+from moapipe.loops.fetch import fetches
 from moapipe.loops.onf import Kernel
 from moapipe.loops.tally import Access
-from moapipe.loops.wide import fetches
 from moapipe.targets.isa import dtype_named
 
 LANGUAGES = ("cuda", "hip")

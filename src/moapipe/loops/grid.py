@@ -15,12 +15,12 @@ from moapipe.algebra.scalar import text
 from moapipe.loops import team
 from moapipe.loops.atomic import Atomic, atomics
 from moapipe.loops.bank import WORD, conflicts
+from moapipe.loops.fetch import fetches
 from moapipe.loops.footprint import Census
 from moapipe.loops.onf import Alloc, Kernel, Loop, statements
 from moapipe.loops.site import fullest
 from moapipe.loops.tally import Counts
 from moapipe.loops.warp import SECTOR_BYTES, WARP, requests
-from moapipe.loops.wide import fetches
 
 WAYS = ("loads", "stores")
 Numbers = Mapping[str, int]

@@ -15,12 +15,12 @@ from typing import Literal, assert_never
 
 from moapipe.algebra.index import Affine, add, affine, evaluate, multiply
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, variables
+from moapipe.loops.fetch import parted
 from moapipe.loops.footprint import Census
 from moapipe.loops.lockstep import region
 from moapipe.loops.onf import Accumulate, Array, Kernel, Loop, Stmt, statements
 from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import MEMORY
-from moapipe.loops.wide import parted
 
 Lanes = Literal["none", "folds", "inner", "threads"]
 """What is on the lanes: nothing (one active lane), the innermost loops in which something folds into one element (which OpenACC

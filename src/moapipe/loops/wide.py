@@ -1,4 +1,4 @@
-"""In: a loop over elements that lie side by side. Out: whether they are fetched as one, and where: in how many accesses, exactly.
+"""In: a loop over elements that lie side by side. Out: whether they are fetched as one, and where.
 
 A `vector` loop inside thread loops copies consecutive elements out of memory that all teams see. One access fetches them where all of
 them are wanted and the first lies at a multiple of their number: arrays begin at such places, the places of the first ones are
@@ -8,15 +8,13 @@ multiples in their row, so what is left to ask is whether a row's length is one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moapipe.algebra.index import affine, coefficient, constant, is_affine_in, is_index, simplify
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, op, references, substitute, text, variables
 from moapipe.errors import LiftError
-from moapipe.loops.footprint import Census
 from moapipe.loops.legal import negation
 from moapipe.loops.onf import Array, Assign, Kernel, Leaf, Loop, statements
-from moapipe.loops.site import Site, fullest, sites
 from moapipe.loops.tally import GLOBAL
 
 
@@ -82,22 +80,6 @@ def _everywhere(w: Scalar, var: str, width: int, name: str) -> Scalar:
             raise LiftError(f"the guard {text(w)} is no bound from above", where=f"{name} {var}", hint="vector a copy that is guarded by extents alone")
 
 
-# ------------------------------------------------------------------ at given sizes
-
-
-def parted(p: Site, arrays: Mapping[str, Array]) -> tuple[Site | None, tuple[Site, ...]]:
-    """A site as what fetches elements together (once a vector, at its first element), and those that go one by one; (None, itself) for
-    others."""
-    if not p.loops or p.loops[-1].kind != "vector" or not p.loads:
-        return None, (p,)
-    w = wide(p.loops[-1], arrays)
-    if p.leaf is not w.leaf:
-        return None, (p,)
-    outside = tuple(c for c in p.conditions if c not in p.leaf.where)
-    together = replace(p, loops=p.loops[:-1], conditions=(*outside, *w.whole), loads=(w.first,), stores=())
-    return together, tuple(replace(p, conditions=(*p.conditions, *w.whole[:i], negation(c))) for i, c in enumerate(w.whole))
-
-
 def widths(kernel: Kernel) -> frozenset[int]:
     """How many elements are fetched as one, in some loop."""
     return frozenset(constant(s.hi) or 0 for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == "vector")
@@ -108,16 +90,3 @@ def vectors(kernel: Kernel) -> int:
     arrays = {a.name: a for a in kernel.arrays}
     found = [wide(s, arrays).source.array for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == "vector"]
     return sum(not arrays[a].narrow for a in found)
-
-
-def fetches(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """{array: accesses that fetch a vector of its elements}, exact; nothing for an array without."""
-    kernel = fullest(kernel)
-    census, arrays = Census(sizes), {a.name: a for a in kernel.arrays}
-    out: dict[str, int] = {}
-    for p in sites(kernel):
-        together, _ = parted(p, arrays)
-        if together:
-            (first,) = together.loads
-            out[first.array] = out.get(first.array, 0) + census.runs(together.loops, together.conditions)
-    return {a: n for a, n in out.items() if n}
