@@ -19,6 +19,7 @@ from moapipe.lab import bench as benching
 from moapipe.lab import experiment, forecast, gpu, transcript
 from moapipe.lab import plan as planning
 from moapipe.lab import validate as validating
+from moapipe.lab.buffer import aligned
 from moapipe.lab.build import Built
 from moapipe.lab.derive import derive
 from moapipe.lab.doctor import examine
@@ -173,8 +174,10 @@ def test_tensors_of_another_library_are_taken_as_they_are(device, repository):
         def __dlpack_device__(self):
             return self.x.__dlpack_device__()
 
-    x = np.arange(3.0)
+    x = aligned(4, "f64")
+    x[:] = range(4)
     assert np.shares_memory(module.buffer(Tensor(x)), x) and not np.shares_memory(module.buffer(x), x)
+    assert not np.shares_memory(got := module.buffer(Tensor(x[1:])), x) and got.tolist() == [1, 2, 3]  # 8 bytes off an access of 16
 
 
 @pytest.mark.parametrize(("fault", "says"), [("beside", "C: elements beside its buffer were written"), ("refused", "an illegal memory access")])

@@ -29,6 +29,7 @@ from moapipe.lab.launch import Launch, launches
 from moapipe.lab.library import WORK, Function, becoming, held, shapes, work_elements
 from moapipe.machine.device import Device
 
+WIDEST = 16         # bytes of the widest access, which buffers begin at multiples of
 GUARD = 32          # elements before and behind a buffer that nobody may write
 FLUSH = 4           # times the last-level cache that is overwritten before each call
 ASKED_S = 60.0
@@ -102,8 +103,12 @@ class Module:
             raise LabError(f"the device does not take it: {e}", where=binary.name, hint=f"it is {got['arch']}") from e
 
     def buffer(self, x: Any) -> Any:
-        """An array of the device: a tensor of another library as it is (DLPack), anything else copied."""
-        return self.cupy.from_dlpack(x) if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray) else self.cupy.asarray(x)
+        """An array of the device: a tensor of another library as it is (DLPack), anything else copied; so is a tensor that begins where
+        a text may not fetch several elements as one."""
+        if not hasattr(x, "__dlpack__") or isinstance(x, np.ndarray):
+            return self.cupy.asarray(x)
+        lent = self.cupy.from_dlpack(x)
+        return lent if lent.__cuda_array_interface__["data"][0] % WIDEST == 0 else lent.copy()
 
     def start(self, plan: Sequence[Launch], buffers: Mapping[str, Any]) -> None:
         """All launches, in stream order; does not wait."""
