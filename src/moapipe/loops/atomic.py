@@ -55,6 +55,7 @@ def uncontended(kernel: Kernel, sizes: Mapping[str, int], threads: int) -> froze
 
 
 def _contended(p: Site, census: Census, threads: int) -> bool:
+    """More pairs of a worker and an element than elements, in one launch at least: some element has two workers."""
     nest, team = parallel(p), any(s.kind == "thread" for s in p.loops)
     item: Scalar = Num(0)
     for s in nest:

@@ -15,7 +15,6 @@ from moapipe.loops.lift.scope import (
     map_chosen,
     refusal,
     replaced,
-    some_of,
     temporary,
     with_arrays,
 )
@@ -61,7 +60,7 @@ def coalesce(k: Kernel, *, axis: Names, into: str, only: Names = ()) -> Kernel:
             raise refusal("coalesce", f"{first} {second}", f"{text(apart[0])} is no function of {first}·{text(inner.hi)} + {second}", "ravel the arrays first")
         return (Loop(into, _ZERO, multiply(s.hi, inner.hi), body),)
 
-    body = map_chosen(k.body, first, lambda s, _: some_of(s.body, only) and all_of(s.body, only), joined)
+    body = map_chosen(k.body, first, lambda s, _: all_of(s.body, only), joined)
     if not found:
         raise refusal("coalesce", first, f"no loop {first} around {listed(only)} alone", f"axes are {axes_of(k.body)}")
     return replace(k, body=body)
