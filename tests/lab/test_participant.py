@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from moapipe.errors import LabError
+from moapipe.lab.derive import denotation
+from moapipe.lab.kernel import names, scan
 from moapipe.lab.participant import BINDING_FAILED, Participant, Trouble, inside, leaked, scrubbed
 from moapipe.lab.place import root
 from moapipe.lab.program import program
@@ -70,8 +72,24 @@ def test_a_kernel_gets_its_arguments_aligned_and_in_order(checking):
     assert p.cpu_seconds > 0
 
 
+def test_a_kernel_gets_as_many_arguments_as_any_kernel_file_has(driver, tmp_path):
+    """Every count from the most that a kernel has down; a call that drops or swaps one aborts."""
+    kernels = [denotation(name, next(iter(scan(name, root()).forms)), root()).dnf for name in names(root())]
+    most = max(len(d.inputs) + len(d.outputs) + len(d.sizes) + 2 for d in kernels)
+    for count in range(most, most - 3, -1):
+        sizes = range(1, count - 2)
+        given, wrong = "".join(f"int64_t s{k}, " for k in sizes), " || ".join(f"s{k} != {k}" for k in sizes)
+        (tmp_path / "many.c").write_text(f"#include <stdint.h>\n#include <stdlib.h>\nvoid many(double *y, double *work, {given}int64_t threads)\n"
+                                         f"{{ if ({wrong} || threads != 1) abort(); *y = *work = 1; }}\n")
+        subprocess.run(["gcc", "-shared", "-fPIC", str(tmp_path / "many.c"), "-o", str(tmp_path / f"many{count}.so")], check=True)
+        with Participant("x", [str(driver), str(tmp_path / f"many{count}.so"), "many", "f64", "1"], {}, inside(sorted(os.sched_getaffinity(0)))) as p:
+            assert p.ready(30) == []
+            p.ask("\n".join([f"prepare 0 1 1 {len(sizes)}", "output 1", *(f"size {k}" for k in sizes)]), 30)
+            p.ask("warm 0.001", 30)
+
+
 @pytest.mark.parametrize(("command", "message"), [
-    ("dance", "unknown command: dance"), ("prepare 1", "cannot prepare"), ("prepare 30 1 0 0", "cannot prepare"),
+    ("dance", "unknown command: dance"), ("prepare 1", "cannot prepare"), ("prepare 100 1 0 0", "cannot prepare"),
     ("prepare 1 0 0 0\ninput 5 /nowhere", "cannot open /nowhere"), ("prepare 1 0 0 0\ninput 5 /dev/null", "is shorter than"),
     ("prepare 1 0 0 0\noutput 5", "expected an input"), (f"prepare 0 1 0 0\noutput {1 << 46}", "no memory"),
 ])

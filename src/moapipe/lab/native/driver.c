@@ -39,7 +39,7 @@
 #include <unistd.h>
 #include "probe.h"
 
-enum { MAX_ARGUMENTS = 32, MAX_THREADS = 1024 };
+enum { MAX_ARGUMENTS = 40, MAX_THREADS = 1024 };
 typedef intptr_t word;
 
 static word arguments[MAX_ARGUMENTS];
@@ -65,63 +65,58 @@ static void fail(const char *format, ...)
 }
 
 /* One function in every language: pointers and 64-bit integers only, so each argument is one machine word. */
-#define A1 a[0]
-#define T1 word
-#define A2 A1, a[1]
-#define A3 A2, a[2]
-#define A4 A3, a[3]
-#define A5 A4, a[4]
-#define A6 A5, a[5]
-#define A7 A6, a[6]
-#define A8 A7, a[7]
-#define A9 A8, a[8]
-#define A10 A9, a[9]
-#define A11 A10, a[10]
-#define A12 A11, a[11]
-#define A13 A12, a[12]
-#define A14 A13, a[13]
-#define A15 A14, a[14]
-#define A16 A15, a[15]
-#define A17 A16, a[16]
-#define A18 A17, a[17]
-#define A19 A18, a[18]
-#define A20 A19, a[19]
-#define A21 A20, a[20]
-#define A22 A21, a[21]
-#define A23 A22, a[22]
-#define A24 A23, a[23]
-#define T2 T1, word
-#define T3 T2, word
-#define T4 T3, word
-#define T5 T4, word
-#define T6 T5, word
-#define T7 T6, word
-#define T8 T7, word
-#define T9 T8, word
-#define T10 T9, word
-#define T11 T10, word
-#define T12 T11, word
-#define T13 T12, word
-#define T14 T13, word
-#define T15 T14, word
-#define T16 T15, word
-#define T17 T16, word
-#define T18 T17, word
-#define T19 T18, word
-#define T20 T19, word
-#define T21 T20, word
-#define T22 T21, word
-#define T23 T22, word
-#define T24 T23, word
-#define CASE(n) case n: ((void (*)(T##n))function)(A##n); break;
+#define L1(x) x(0)
+#define L2(x) L1(x), x(1)
+#define L3(x) L2(x), x(2)
+#define L4(x) L3(x), x(3)
+#define L5(x) L4(x), x(4)
+#define L6(x) L5(x), x(5)
+#define L7(x) L6(x), x(6)
+#define L8(x) L7(x), x(7)
+#define L9(x) L8(x), x(8)
+#define L10(x) L9(x), x(9)
+#define L11(x) L10(x), x(10)
+#define L12(x) L11(x), x(11)
+#define L13(x) L12(x), x(12)
+#define L14(x) L13(x), x(13)
+#define L15(x) L14(x), x(14)
+#define L16(x) L15(x), x(15)
+#define L17(x) L16(x), x(16)
+#define L18(x) L17(x), x(17)
+#define L19(x) L18(x), x(18)
+#define L20(x) L19(x), x(19)
+#define L21(x) L20(x), x(20)
+#define L22(x) L21(x), x(21)
+#define L23(x) L22(x), x(22)
+#define L24(x) L23(x), x(23)
+#define L25(x) L24(x), x(24)
+#define L26(x) L25(x), x(25)
+#define L27(x) L26(x), x(26)
+#define L28(x) L27(x), x(27)
+#define L29(x) L28(x), x(28)
+#define L30(x) L29(x), x(29)
+#define L31(x) L30(x), x(30)
+#define L32(x) L31(x), x(31)
+#define L33(x) L32(x), x(32)
+#define L34(x) L33(x), x(33)
+#define L35(x) L34(x), x(34)
+#define L36(x) L35(x), x(35)
+#define L37(x) L36(x), x(36)
+#define L38(x) L37(x), x(37)
+#define L39(x) L38(x), x(38)
+#define L40(x) L39(x), x(39)
+#define TYPE(k) word
+#define VALUE(k) arguments[k]
+#define CASE(n) case n: ((void (*)(L##n(TYPE)))function)(L##n(VALUE)); break;
 
 static void call(void)
 {
-    const word *a = arguments;
     switch (argument_count) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-        CASE(13) CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20) CASE(21) CASE(22) CASE(23) CASE(24)
-        default: fail("%d arguments; the driver passes 1 to 24", argument_count);
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10)
+        CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20)
+        CASE(21) CASE(22) CASE(23) CASE(24) CASE(25) CASE(26) CASE(27) CASE(28) CASE(29) CASE(30)
+        CASE(31) CASE(32) CASE(33) CASE(34) CASE(35) CASE(36) CASE(37) CASE(38) CASE(39) CASE(40)
+        default: fail("%d arguments; the driver passes 1 to %d", argument_count, MAX_ARGUMENTS);
     }
 }
 
@@ -195,7 +190,7 @@ static void prepare(const char *text)
 {
     int inputs, outputs, sizes, at;
     size_t work, elements;
-    if (sscanf(text, "prepare %d %d %zu %d", &inputs, &outputs, &work, &sizes) != 4 || inputs + outputs + sizes + 2 > 24)
+    if (sscanf(text, "prepare %d %d %zu %d", &inputs, &outputs, &work, &sizes) != 4 || inputs + outputs + sizes + 2 > MAX_ARGUMENTS)
         fail("cannot prepare: %s", text);
     release();
     for (int i = 0; i < inputs; ++i) {
