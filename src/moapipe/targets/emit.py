@@ -14,15 +14,16 @@ from typing import Literal
 from moapipe.algebra.index import add, maximum, multiply, simplify, subtract
 from moapipe.algebra.scalar import Num, Op, Scalar, Var, text
 from moapipe.errors import TargetError
-from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, statements, written
+from moapipe.loops.onf import CHIP, Alloc, Array, Body, If, Kernel, Loop, Stmt, read, statements, written
 from moapipe.loops.soundness import verify
 from moapipe.loops.team import barriers, collapsed, threads
 from moapipe.targets.contract import check
 from moapipe.targets.expression import Scope, Writer
 from moapipe.targets.isa import isa_named
-from moapipe.targets.procedure import Walker, tile_comments, touched
+from moapipe.targets.procedure import Walker
 from moapipe.targets.table import taking
 from moapipe.targets.target import Call, Entry, Launch, Parameter, Procedure, Source, Target, Tile, Unit
+from moapipe.targets.tile import comments
 from moapipe.targets.workspace import Workspace, workspace
 
 ROOT = Scope({}, {})
@@ -118,7 +119,7 @@ class _Emitter:
         out = []
         lines = {l.strip(): i for i, l in enumerate(source.split("\n"), 1)}
         for number, (mark, rows, columns, fma) in enumerate(self.marks):
-            first, last = (lines[self.target.comment.format(form)] for form in tile_comments(mark, number))
+            first, last = (lines[self.target.comment.format(form)] for form in comments(mark, number))
             out.append(Tile(mark, rows, columns, self.unit.lanes, fma, (first + 1, last - 1)))
         return tuple(out)
 
@@ -197,7 +198,7 @@ class _Emitter:
         scope = ROOT
         for l in (*around, *nest):
             scope = scope.under(l.var, l.lo, l.hi)
-        mine, stored = touched(body), written(body)
+        mine, stored = read(body) | written(body), written(body)
         for a in self.kernel.arrays:
             if a.space in CHIP and a.name in mine:
                 walker.alloc(a)

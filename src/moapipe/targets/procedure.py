@@ -10,19 +10,19 @@ import re
 from dataclasses import replace
 from functools import reduce
 from itertools import product
-from math import prod
 from typing import assert_never
 
 from moapipe.algebra.index import constant, simplify
 from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
 from moapipe.errors import TargetError
-from moapipe.loops.onf import CHIP, Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, leaves, read, written
+from moapipe.loops.onf import CHIP, Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, read, written
 from moapipe.loops.team import crew
 from moapipe.loops.wide import wide
 from moapipe.targets.expression import MONOIDS, UNITS, Scope, Writer, vector_name
 from moapipe.targets.lane import assuming, conditions, everywhere, plan
 from moapipe.targets.strip import is_strip
 from moapipe.targets.target import Local, Text
+from moapipe.targets.tile import comments, shape
 from moapipe.targets.transpose import Transpose, transposition, whole
 
 EXPANDED = 4
@@ -210,10 +210,10 @@ class Walker:
     def plain_loop(self, s: Loop, scope: Scope, depth: int) -> None:
         name = self.writer.names["v:" + s.var]
         self.indices[name] = None
-        comments = tile_comments(s.mark, len(self.marks)) if s.mark else ("", "")
+        marks = comments(s.mark, len(self.marks)) if s.mark else ("", "")
         if s.mark:
-            self.line(depth, self.target.comment, comments[0])
-            self.marks.append((s.mark, *tile_shape(s, self.unit.lanes)))
+            self.line(depth, self.target.comment, marks[0])
+            self.marks.append((s.mark, *shape(s, self.unit.lanes)))
         lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
         for hint in self.hints(s, scope):
             self.line(depth, hint)
@@ -224,7 +224,7 @@ class Walker:
         self.line(depth, self.target.loop[1])
         self.run = len(self.lines)
         if s.mark:
-            self.line(depth, self.target.comment, comments[1])
+            self.line(depth, self.target.comment, marks[1])
 
     def hints(self, s: Loop, scope: Scope) -> tuple[str, ...]:
         """What the language says to the compiler before a loop of constant extent."""
@@ -371,27 +371,3 @@ class Walker:
         self.line(depth, self.target.loop[0], lane, "0", str(self.unit.lanes))
         self.leaf(s, replace(scope.knowing(scope.lane, spot), lane=""), depth + 1)
         self.line(depth, self.target.loop[1])
-
-
-def tile_comments(mark: str, number: int) -> tuple[str, str]:
-    """The comments around a tile's fold loop, each of them once in a file."""
-    return f"tile {mark} #{number}", f"end of tile {mark} #{number}"
-
-
-def tile_shape(s: Loop, lanes: int) -> tuple[int, int, int]:
-    """(rows, columns, vector multiply-adds a step) of the accumulations inside a marked fold loop."""
-    rows, columns, fma = 1, lanes, 0
-    for leaf, loops, _ in leaves(s.body):
-        if not isinstance(leaf, Accumulate):
-            continue
-        extents = {k: [constant(l.hi) or 0 for l in loops if l.kind == k] for k in ("unroll", "lane")}
-        rows, columns = prod(extents["unroll"]), prod(extents["lane"])
-        fma += rows * columns // lanes
-    return rows, columns, fma
-
-
-def touched(body: Body) -> frozenset[str]:
-    """Arrays that the statements read or write."""
-    return read(body) | written(body)
-
-
