@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.loops.refused import (
     DOUBLE,
+    FUSE_I,
     MASKED,
     MAXIMUM,
     MIXED,
@@ -160,6 +161,7 @@ SCRIPTS = {
     ]),
     "in half the bytes": (matmul, [("fuse", {"axis": "i"}), ("contract", {"array": "x"}), ("bind", {"axis": "i", "kind": "parallel"}), ("narrow", {})]),
     "in half the bytes, what is added up and read again in whole ones": (lambda: kernel(PRODUCT, DOUBLE, outputs=("x", "y")), [("fuse", {"axis": "i"}), ("narrow", {})]),
+    "the line of a result": (matmul, [FUSE_I, ("prefetch_stored", {"array": "y", "definition": "x"})]),
     "asked for ahead": (matmul, [("prefetch", {"array": "A", "definition": "x", "axis": "i", "by": 2}), SPLIT]),
 }  # fmt: skip
 
@@ -240,6 +242,14 @@ def test_what_is_asked_for_ahead_follows_later_lifts_and_counts_nowhere():
     assert "ahead A[" in show(k) and onf_hash(k) != onf_hash(plain)
     assert count(k, sizes, 8) == count(plain, sizes, 8)
     assert traffic(k, sizes, 8, 64) == traffic(plain, sizes, 8, 64)
+
+
+def test_what_is_stored_later_is_asked_for_at_its_own_place_unless_it_goes_past_the_caches():
+    """The element that the same row stores later; nothing once the array is streamed."""
+    k = last("the line of a result").kernel
+    assert {(leaf.name, *map(text, leaf.ahead)) for leaf, _, _ in leaves(k.body)} == {("x", "y[i, j]"), ("y",)}
+    plain = last_of(matmul, [FUSE_I, ("stream", {"array": "y"})])
+    assert onf_hash(last_of(matmul, [*SCRIPTS["the line of a result"][1], ("stream", {"array": "y"})])) == onf_hash(plain)
 
 
 STRIPS = [

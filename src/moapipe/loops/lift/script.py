@@ -26,7 +26,7 @@ from moapipe.loops.lift.owner import atomic, own
 from moapipe.loops.lift.pack import fill, stage
 from moapipe.loops.lift.ravel import coalesce, ravel
 from moapipe.loops.lift.scope import Names, listed
-from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, stream
+from moapipe.loops.lift.storage import alias, block, contract, layout, pad_extent, place, prefetch, prefetch_stored, stream
 from moapipe.loops.lift.tile import register_tile, sink_scale
 from moapipe.loops.onf import Kernel, apart, binds, definitions
 from moapipe.loops.soundness import verify
@@ -67,7 +67,7 @@ def _row(f: Callable[..., Kernel]) -> Lift:
 _ROWS = (
     split, coalesce, reorder, fuse, split_range, clip, stretch, once, sweep, reverse, bind, vector,
     online, rebase, privatise, accumulate_in, split_fold, spread, fold_into, peel_first, recompute, repeat, atomic, own,
-    contract, alias, block, ravel, layout, pad_extent, place, stream, prefetch, stage, fill, narrow,
+    contract, alias, block, ravel, layout, pad_extent, place, stream, prefetch, prefetch_stored, stage, fill, narrow,
     mask, pad, hoist_mask, overwrite, decide, skip,
     register_tile, sink_scale,
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Lifts that decide where values live, in which layout, and what is asked of the memory: contract, alias, block, layout, pad_extent,
-place, stream, prefetch. In and out: a Kernel."""
+place, stream, prefetch, prefetch_stored. In and out: a Kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -28,9 +28,9 @@ from moapipe.loops.lift.scope import Names, known, listed, refusal, temporary, w
 from moapipe.loops.onf import (
     Accumulate,
     Alloc,
-    Assign,
     Body,
     Kernel,
+    Leaf,
     Loop,
     Stmt,
     binds,
@@ -220,11 +220,13 @@ def place(k: Kernel, *, array: Names, space: Literal["shared", "register"]) -> K
 
 
 def stream(k: Kernel, *, array: str) -> Kernel:
-    """Let a target store an output past the caches, for results larger than they are. Legal when the kernel never reads it."""
+    """Let a target store an output past the caches, for results larger than they are: its lines are not asked for ahead. Legal when
+    the kernel never reads it."""
     a = k.array(array)
     if a.space != "output" or array in read(k.body):
         raise refusal("stream", array, f"{array} is an {a.space}" if a.space != "output" else f"{array} is read again", "accumulate_in a temporary")
-    return with_arrays(k, k.body, change=(replace(a, stream=True),))
+    k = with_arrays(k, k.body, change=(replace(a, stream=True),))
+    return _asking(k, lambda s: tuple(r for r in s.ahead if r.array != array))
 
 
 def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1, rows: str = "") -> Kernel:
@@ -234,24 +236,49 @@ def prefetch(k: Kernel, *, array: str, definition: str, axis: str, by: int = 1, 
     memory then sees one walk where the tiles jump from row to row.
 
     Always legal, for nothing is loaded; refused where it would ask for nothing new."""
-    seen: list[Ref] = []
-    around = {id(q): loops for q, loops, _ in leaves(k.body, definition)}
+    if by < 1:
+        raise refusal("prefetch", f"{array} {axis}", f"by = {by}", "iterations that are still to come")
+    later = {axis: add(Var(axis), by)}
 
-    def ask(s: Stmt) -> Body:
-        if not isinstance(s, Assign | Accumulate) or s.name != definition:
-            return (s,)
-        found = [r for r in dict.fromkeys(references(s.value)) if r.array == array and axis in variables(r)]
-        seen.extend(found)
-        asked = [_as_it_lies(r, rows, around[id(s)]) if rows else r for r in found]
-        later = {axis: add(Var(axis), by)}
-        return (replace(s, ahead=(*s.ahead, *(Ref(array, tuple(simplify(substitute(i, later)) for i in r.index)) for r in asked))),)
+    def found(s: Leaf, around: Sequence[Loop]) -> Iterator[Ref]:
+        for r in dict.fromkeys(references(s.value)):
+            if r.array == array and axis in variables(r):
+                asked = _as_it_lies(r, rows, around) if rows else r
+                yield Ref(array, tuple(simplify(substitute(i, later)) for i in asked.index))
 
-    known(k, "prefetch", (definition,))
-    body = map_statements(k.body, ask, definition)
-    if not seen or by < 1:
-        raise refusal("prefetch", f"{array} {axis}", f"{definition} reads no element of {array} that changes with {axis}" if not seen else f"by = {by}",
-                      "name a loop around the definition that strides through the array")
-    return replace(k, body=body)
+    return _asked(k, "prefetch", f"{array} {axis}", definition, found, f"{definition} reads no element of {array} that changes with {axis}",
+                  "name a loop around the definition that strides through the array")
+
+
+def prefetch_stored(k: Kernel, *, array: str, definition: str) -> Kernel:
+    """While `definition` is computed, let a target ask the memory for the element of `array` that is stored later in the same
+    iteration of the loops around both. Stores reach the cache in their order: one whose line is not there yet holds up all behind it.
+
+    Always legal, for nothing is loaded; refused where nothing of the array is stored at those loops, or past the caches."""
+    if k.array(array).stream:
+        raise refusal("prefetch_stored", array, "it is stored past the caches", "leave it out: nothing is fetched")
+    stores = [(s.target, loops) for s, loops, _ in leaves(k.body) if s.target.array == array and s.name != definition]
+
+    def found(s: Leaf, around: Sequence[Loop]) -> Iterator[Ref]:
+        bound = {l.var for l in around}
+        return iter(dict.fromkeys(r for r, loops in stores if variables(r) and variables(r) <= bound and loops[0] is around[0]))
+
+    return _asked(k, "prefetch_stored", array, definition, found, f"no other definition stores to it at the loops around {definition}",
+                  "fuse the two at the loop whose iteration they share; loops inside it have the same names")
+
+
+def _asked(k: Kernel, lift: str, subject: str, definition: str, found: Callable[[Leaf, Sequence[Loop]], Iterator[Ref]], reason: str, hint: str) -> Kernel:
+    """Leaves of `definition` ask for what is found for them, given the loops around."""
+    known(k, lift, (definition,))
+    asks = {id(s): tuple(found(s, loops)) for s, loops, _ in leaves(k.body, definition) if s.name == definition}
+    if not any(asks.values()):
+        raise refusal(lift, subject, reason, hint)
+    return _asking(k, lambda s: (*s.ahead, *asks.get(id(s), ())))
+
+
+def _asking(k: Kernel, asks: Callable[[Leaf], tuple[Ref, ...]]) -> Kernel:
+    """Every leaf with what it asks for."""
+    return replace(k, body=map_statements(k.body, lambda s: (replace(s, ahead=asks(s)) if isinstance(s, Leaf) and asks(s) != s.ahead else s,)))
 
 
 def _as_it_lies(r: Ref, rows: str, loops: Sequence[Loop]) -> Ref:
