@@ -16,18 +16,39 @@ from tests.targets.compiled import compiler
 from tests.targets.test_emit import EPS, random_inputs
 
 from moapipe.algebra.function import FUNCS
+from moapipe.algebra.scalar import Like, op, scalar
 from moapipe.errors import TargetError
 from moapipe.lab import emulation
 from moapipe.loops.interpret import run
-from moapipe.loops.onf import Assign, Kernel
+from moapipe.loops.onf import Accumulate, Alloc, Assign, Kernel
 from moapipe.targets.emit import emit
 from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.table import TARGETS, flags
+
+
+def kept(columns: Like) -> Kernel:
+    """Rows of four threads: each fetches two elements as one into registers of its own, zeros past the end, and stores their squares."""
+    place, there = op("+", op("*", 2, "t"), "v"), op("<", op("+", op("*", 2, "t"), "v"), columns)
+    past = op("<=", columns, op("+", op("*", 2, "t"), "v"))
+    whole = columns == 8
+    copies = [Assign(ref("own", "t", "v"), ref("x", "i", place), () if whole else (there,), "own"), *([] if whole else [Assign(ref("own", "t", "v"), scalar(0.0), (past,), "own")])]
+    square = Assign(ref("y", "i", place), op("*", ref("own", "t", "v"), ref("own", "t", "v")), (), "y")
+    body = loop("i", "n", Alloc("own"), loop("t", 4, loop("v", 2, *copies, kind="vector"), kind="thread"), loop("t", 4, loop("v", 2, square, kind="unroll"), kind="thread"), kind="parallel")
+    return Kernel("kept", ("n",) if whole else ("n", "m"), (array("x", "input", "n", columns), array("y", "output", "n", 8), array("own", "register", 4, 2)), (body,))
+
+
+def counted() -> Kernel:
+    """A row's first elements added up, whose number stands in memory."""
+    term = Accumulate("sum", ref("y", "i"), ref("x", "i", "j"), (), "y")
+    body = loop("i", "n", Assign(ref("y", "i"), scalar(0.0), (), "y"), loop("j", op("min", op("floor", ref("lengths", "i")), "m"), term), kind="parallel")
+    return Kernel("counted", ("n", "m"), (array("x", "input", "n", "m"), array("lengths", "input", "n"), array("y", "output", "n")), (body,))
+
 
 KERNELS = {name: replace(k, name=name) for name, k in {
     **NESTS, "product": tiles.product(4, 4), "row_sums": tiles.row_sums(4), "masked_rows": tiles.masked_rows(4, 16),
     "triangle": tiles.triangle(), "panels": tiles.panels(4), "copied": tiles.copied(4), "shared": tiles.shared(),
     "functions": tiles.functions(FUNCS, "lane", 4), "team": last("a tile by a team").kernel, "lanes": last("an element by lanes").kernel,
+    "counted": counted(),
 }.items()}
 DEVICES = emulation.LANGUAGES
 
@@ -59,7 +80,7 @@ def test_device_text_computes_the_same(name, target, dtype, tmp_path):
     (tmp_path / source.manifest["source"]).write_text(source.text)
     emulation.compile_text(tmp_path / source.manifest["source"], dtype, tmp_path / "kernel.so")
     cases = {"product": {"m": 7, "n": 9, "p": 5}, "row_sums": {"n": 3, "m": 11}, "masked_rows": {"n": 5, "m": 9}, "triangle": {"n": 7},
-             "panels": {"n": 6}, "copied": {"n": 3, "m": 2}, "shared": {"n": 9, "m": 5}, **{n: {"ni": 5, "nj": 9, "nk": 7, "ne": 1} for n in ("team", "lanes")}}
+             "panels": {"n": 6}, "counted": {"n": 9, "m": 3}, "copied": {"n": 3, "m": 2}, "shared": {"n": 9, "m": 5}, **{n: {"ni": 5, "nj": 9, "nk": 7, "ne": 1} for n in ("team", "lanes")}}
     sizes = cases.get(name) or sizes_for(kernel, 6)
     inputs = random_inputs(kernel, sizes, dtype)
     ran = run(kernel, sizes, {n: v.astype(np.float64) for n, v in inputs.items()})
@@ -101,3 +122,21 @@ def test_hip_reads_the_text_of_cuda(name):
     """So what is shown of one text by running it is shown of the other."""
     texts = [emit(KERNELS[name], target, "plain", "f64").text.split("\n") for target in ("cuda", "hip")]
     assert texts[0][1:] == [l for l in texts[1][1:] if l != "#include <hip/hip_runtime.h>"]
+
+
+TEAMS = [t for t, row in TARGETS.items() if row.team]
+
+
+@pytest.mark.parametrize("target", TEAMS)
+def test_a_bound_that_is_read_is_reckoned_once_and_in_32_bits(target):
+    text = emit(KERNELS["counted"], target, "plain", "f32").text
+    end = "const integer end_1 = min_index((integer)FLOOR(lengths[i]), m);"
+    assert text.count("FLOOR(") == 1 and f"{end}\n    for (integer j = 0; j < end_1; j++) {{" in text
+
+
+@pytest.mark.parametrize("target", TEAMS)
+def test_registers_are_never_counted_by_a_loop_that_stays_one(target):
+    """They have no addresses on a GPU: what goes element by element is written out, and nothing is where all is fetched as one."""
+    whole, guarded = (emit(kept(columns), target, "plain", "f64").text for columns in (8, "m"))
+    assert "#pragma unroll\n" in guarded and "unroll 1" not in guarded and "(m % 2) == 0" in guarded
+    assert "else" not in whole and "got" in whole

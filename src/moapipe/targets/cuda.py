@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from moapipe.loops.onf import Kernel
-from moapipe.targets.c import INTEGER, SIGNS, literal
+from moapipe.targets.c import SIGNS, literal
 from moapipe.targets.isa import ARITHMETIC
 from moapipe.targets.simt import (
     ACROSS,
     BLOCK,
     COUNTERS,
+    INTEGER,
     LOCAL_NAMES,
     MATH,
     SCALAR,

@@ -13,7 +13,7 @@ from itertools import product
 from typing import assert_never
 
 from moapipe.algebra.index import constant, simplify
-from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, substitute, text, variables
+from moapipe.algebra.scalar import Num, Op, Ref, Scalar, Var, references, substitute, text, variables
 from moapipe.errors import TargetError
 from moapipe.loops.onf import CHIP, Accumulate, Alloc, Array, Assign, Body, If, Leaf, Loop, read, written
 from moapipe.loops.team import crew
@@ -160,8 +160,9 @@ class Walker:
         for i in range(w.width):
             place, _ = self.writer.place(w.leaf.target, scope.knowing(s.var, Num(i)))
             self.assign(depth + 1, place, team.element.format(i))
-        self.line(depth, self.target.branch[1])
-        self.plain_loop(s, scope, depth + 1)
+        if w.whole:
+            self.line(depth, self.target.branch[1])
+            self.plain_loop(s, scope, depth + 1)
         self.line(depth, self.target.branch[2])
 
     def strip(self, s: Loop, scope: Scope, depth: int) -> None:
@@ -217,7 +218,7 @@ class Walker:
         lo, hi = (simplify(substitute(e, scope.known)) for e in (s.lo, s.hi))
         for hint in self.hints(s, scope):
             self.line(depth, hint)
-        self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.limit(hi, scope))
+        self.line(depth, self.target.loop[0], name, self.writer.index(lo, scope).text, self.end(hi, scope, depth))
         self.run = len(self.lines)
         inner = scope.under(s.var, lo, hi)
         self.body(s.body, replace(inner, known={k: v for k, v in inner.known.items() if k != s.var}), depth + 1)
@@ -227,8 +228,17 @@ class Walker:
             self.line(depth, self.target.comment, marks[1])
 
     def hints(self, s: Loop, scope: Scope) -> tuple[str, ...]:
-        """What the language says to the compiler before a loop of constant extent."""
-        return self.target.hints(s.kind, self.bounds(s, scope)[1]) if s.kind in ("lane", "unroll", "vector") else ()
+        """What the language says to the compiler before a loop of constant extent; registers have no number that a loop could count."""
+        kept = s.kind == "vector" and any(self.writer.arrays[a].space == "register" for a in written(s.body))
+        return self.target.hints("unroll" if kept else s.kind, self.bounds(s, scope)[1]) if s.kind in ("lane", "unroll", "vector") else ()
+
+    def end(self, hi: Scalar, scope: Scope, depth: int) -> str:
+        """The bound of a loop; on a GPU, where compilers reckon it anew in every step, a constant if it is read from memory."""
+        if self.target.team is None or not references(hi):
+            return self.limit(hi, scope)
+        self.temporaries += 1
+        self.line(depth, self.target.team.constant, f"end_{self.temporaries}", self.limit(hi, scope))
+        return f"end_{self.temporaries}"
 
     def limit(self, hi: Scalar, scope: Scope) -> str:
         """The bound as the language's loop header wants it: C exclusive, Fortran the last value."""

@@ -17,6 +17,7 @@ from moapipe.algebra.index import ceil_div, multiply
 from moapipe.algebra.scalar import Num, Scalar, Var
 from moapipe.loops.onf import Kernel, Loop, map_statements
 from moapipe.loops.team import crossed, regions
+from moapipe.targets.c import INTEGER as WIDE
 from moapipe.targets.c import declaration
 from moapipe.targets.target import Call, Launch, Parameter, Unit, indent
 
@@ -29,6 +30,8 @@ SCALAR = {
     "reciprocal": "(1 / ({0}))", "exp": "EXP({0})", "exp2": "EXP2({0})", "log": "LOG({0})", "log2": "LOG2({0})", "floor": "FLOOR({0})",
     "sigmoid": "sigmoid_real({0})", "select": "({0} ? {1} : {2})", "blend": "blend_real({0}, {1}, {2})",
 }
+INTEGER = {**WIDE, "floor": "(integer)FLOOR({0})"}
+"""One integer of 64 bits in a bound would make all of it 64 bits wide."""
 MATH = ("fabs", "sqrt", "exp", "exp2", "log", "log2", "floor")
 WORDS = frozenset(("work", "own", "floor_div", "floor_mod", "min_index", "max_index"))
 LOCAL_NAMES = frozenset(("EXP", "EXP2", "thread", "item", "rest", "integer"))
