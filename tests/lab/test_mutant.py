@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.loops.nests import array, loop, ref
 
+from moapipe.algebra.index import evaluate
 from moapipe.errors import LabError
 from moapipe.lab import mutant, trial
 from moapipe.lab.experiment import Build
@@ -15,6 +16,8 @@ from moapipe.lab.mutant import MUTANTS, Mutant, examine, finder, planted
 from moapipe.lab.place import root
 from moapipe.loops.atomic import uncontended
 from moapipe.loops.onf import Accumulate, Kernel
+from moapipe.loops.wide import widths
+from moapipe.targets.isa import ARITHMETIC
 
 ROOT = root()
 TEAM = Build("matmul", "nn", "shared", "cuda", "plain", "f32")
@@ -60,6 +63,19 @@ def test_a_sum_in_which_nobody_meets_has_no_case():
     nest = Kernel("lonely", ("m", "n", "k"), (array("A", "input", "m"), array("C", "output", "m")), (loop("i", "m", term, kind="parallel"),))
     with pytest.raises(LabError, match="nobody shares an element of C up to"):
         trial.scenario(load("matmul", ROOT), trial.EXTENTS["oclgrind"][0], nest)
+
+
+WIDE = [Build(k, next(iter(scan(k, ROOT).forms)), v, "cuda", "plain", dtype) for k in names(ROOT) for v in scan(k, ROOT).variants
+        if any("vector" in lift for lift in scan(k, ROOT).variant(v).lifts) for dtype in ARITHMETIC]  # fmt: skip
+
+
+@pytest.mark.parametrize("b", WIDE, ids=lambda b: b.path())
+def test_no_row_is_whole_where_rows_of_any_length_are_fetched_as_one(b):
+    """Features that are two more than positions leave f64, which fetches two, nothing to be misplaced."""
+    for extent in trial.EXTENTS["shim"]:
+        d, s, _ = trial.stage(b, ROOT, extent)
+        rows = {evaluate(a.shape[-1], dict(s.sizes)) for a in d.schedule.kernel.arrays if a.space == "input" and len(a.shape) > 1}
+        assert all((n % max(widths(d.schedule.kernel)) == 0) == extent.whole for n in rows)
 
 
 @maps

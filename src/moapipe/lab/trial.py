@@ -73,11 +73,13 @@ elements as one."""
 
 def scenario(kernel: KernelFile, extent: Extent, nest: Kernel) -> Scenario:
     """One case with axes of different lengths, so that none stands in for another; of counts of equal things there are few. With tiny
-    tiles it is as long as it takes for several workers to meet in every atomic sum. LabError for a sum in which none seem to."""
+    tiles it is as long as it takes for several workers to meet in every atomic sum. Where elements are fetched as one, lengths are
+    multiples of their number (`whole`), else all odd or all even. LabError for a sum in which none seem to meet."""
     few = [s for p, sizes in kernel.parameters.items() if p in FEW for s in sizes]
-    step = max(widths(nest), default=1) if extent.whole else 1
+    wide = max(widths(nest), default=1)
+    step, apart = (wide, 1) if extent.whole else (1, min(wide, 2))
     for longer in range(LONGER):
-        lengths = {s: (-(-extent.length // step) + longer + k) * step for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
+        lengths = {s: (-(-extent.length // step) + (longer + k) * apart) * step for k, s in enumerate(s for s in kernel.sizes if s not in few)} | {s: 2 + k for k, s in enumerate(few)}
         alone = uncontended(nest, lengths, max(extent.threads)) if extent.tiny else frozenset()
         if not alone:
             return Scenario(tuple((s, lengths[s]) for s in kernel.sizes), "plain", 1, extent.threads)
