@@ -51,6 +51,30 @@ def test_copies_and_parts_may_have_axes_of_those_around(axis):
     assert made == ({"split_fold": {"definition": "C", "axis": ["b", "k"], "into": "part"}}, {"stage": {"array": "B", "into": "Bt", "index": ["b", "k", "j"]}})
 
 
+NUMBERED = (
+    {"stage": {"array": "K", "into": "whole", "index": ["k"]}},
+    {"stage": {"array": "K", "into": "tile", "index": ["k"]}},
+    *({"pad_extent": {"array": a, "dim": 1, "to": "W"}} for a in ("s", "whole", "tile")),
+    {"layout": {"array": "s", "order": [1, 0]}},
+    {"contract": {"array": ["s", "seen?"]}},
+    *({"block": {"array": a, "dim": 0, "by": "W"}} for a in ("s", "seen", "t")),
+    {"layout": {"array": "s", "order": [1, 0]}},
+)
+
+
+def test_dimensions_by_number_come_behind_those_of_axes_around_until_an_array_is_contracted():
+    made = written_out([{"include": {"variant": "v", "tag": "2", "outer": ["b", "h"], "copies": {"whole": ["h"]}}}], lambda _: (NUMBERED, {}), "here")
+    assert [item["pad_extent"] for item in made[2:5]] == [
+        {"array": "s2", "dim": "1 + 2", "to": "W"}, {"array": "whole2", "dim": "1 + 1", "to": "W"}, {"array": "tile2", "dim": 1, "to": "W"}]
+    assert made[5] == {"layout": {"array": "s2", "order": [0, 1, "1 + 2", "0 + 2"]}}
+    assert [item["block"]["dim"] for item in made[7:10]] == [0, 0, "0 + 2"]
+    assert made[10] == {"layout": {"array": "s2", "order": [1, 0]}}
+
+
+def test_without_axes_around_dimensions_stay():
+    assert written_out([{"include": {"variant": "v"}}], lambda _: (NUMBERED, {}), "here") == NUMBERED
+
+
 def test_without_a_form_conditions_stay():
     made = expanded()
     assert [item.get("when") for item in made[1:]] == [None] * 6 + ["not transposed", "transposed"]

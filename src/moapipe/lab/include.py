@@ -6,7 +6,8 @@ A kernel is often made of others: a gated MLP of products, a block of norms, pro
 
 stands for that variant's lifts with its names renamed, all others tagged, lifts without `only` kept to the definitions in `only`
 (as far as a lift can be), and the named lifts left out. `outer` are axes around all of it: they stand in front of every order, and
-what is fused is fused over them first; `copies` says which of them a staged copy, or the parts of a fold, have. `form` decides the included script's own `when`; the item's `when` stays
+what is fused is fused over them first, and the dimensions of an array that are said by number come behind theirs until it is
+contracted; `copies` says which of them a staged copy, or the parts of a fold, have. `form` decides the included script's own `when`; the item's `when` stays
 on every lift. Without `kernel`, another variant of the same kernel is meant; nothing need then be renamed.
 """
 
@@ -59,6 +60,7 @@ def written_out(lifts: Sequence[Mapping[str, Any]], find: Callable[[Include], tu
         asked = _read(item, where)
         script, options = find(asked)
         own: set[str] = set()
+        around: dict[str, int] = {}
         outer = {"when": item["when"]} if "when" in item else {}
         for lift in script:
             if asked.form and not _wanted(lift, options, where):
@@ -67,7 +69,7 @@ def written_out(lifts: Sequence[Mapping[str, Any]], find: Callable[[Include], tu
             if outer and "when" in kept:
                 raise ConfigError(f"include of {asked.variant}: a condition inside a condition", where=where, hint="give the include a form")
             if not set(kept) & set(asked.without):
-                made = {k: _renamed(k, v or {}, asked, own) if k in LIFTS else v for k, v in kept.items()}
+                made = {k: _renamed(k, _behind(k, v or {}, asked, around), asked, own) if k in LIFTS else v for k, v in kept.items()}
                 out += ({"fuse": {"axis": axis, "only": made["fuse"]["only"]}, **outer} for axis in _around(kept, asked) if _apart(made, out, axis))
                 out.append({**made, **outer})
     return tuple(out)
@@ -116,6 +118,22 @@ def _renamed(lift: str, arguments: Mapping[str, Any], asked: Include, own: set[s
         out["only"] = list(asked.only)
     own |= {str(arguments[n]) for n in ("outer", "inner", "rest") if n in arguments}
     return out
+
+
+def _behind(lift: str, arguments: Mapping[str, Any], asked: Include, around: dict[str, int]) -> Mapping[str, Any]:
+    """A lift's arguments with the dimensions of its array behind those of the axes around it: all of them, for a staged copy those that
+    `copies` say, for a contracted array none. `around` are the copies and the contracted arrays so far."""
+    n = around.get(str(arguments.get("array")), len(asked.outer))
+    match lift:
+        case "stage":
+            around[str(arguments["into"])] = len(asked.copies.get(str(arguments["into"]), ()))
+        case "contract":
+            around |= {name.removesuffix("?"): 0 for name in _several(arguments["array"])}
+        case "block" | "pad_extent" if n:
+            return {**arguments, "dim": f"{arguments['dim']} + {n}"}
+        case "layout" if n:
+            return {**arguments, "order": [*range(n), *(f"{d} + {n}" for d in arguments["order"])]}
+    return arguments
 
 
 def _names(v: Any, asked: Include) -> Any:
