@@ -265,6 +265,7 @@ CASES: list[tuple[Callable[[], Kernel], str, dict, str]] = [
     (after(matmul, SPLIT_I), "pad", {"axis": "ir"}, "leaves x, whose extent is ni"),
     (tail(4), "pad", {"axis": "kl"}, "the sum t would see .* past the edge, not 0.0"),
     (tail(op('min', 4, 'nk'), False), "pad", {"axis": "kl"}, "t reads w further than w stores it"),
+    (after(matmul, ("split", {"axis": "k", "by": 4, "outer": "ko", "inner": "kl"}), ("stage", {"array": "A", "into": "At", "index": ["i", "ko", "kl"], "fill": 0}), ("stage", {"array": "B", "into": "Bt", "index": ["ko", "kl", "j"]})), "pad", {"axis": "kl", "only": "x"}, "x reads Bt further than Bt stores it"),
     (matmul, "hoist_mask", {"definition": "y"}, "y is no unguarded in-place select"),
     (on_data, "hoist_mask", {"definition": "y"}, "is no affine comparison"),
     (matmul, "overwrite", {"definition": "y"}, "y is no in-place select"),

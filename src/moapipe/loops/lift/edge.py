@@ -96,7 +96,7 @@ def pad(k: Kernel, *, axis: Names, only: Names = ()) -> Kernel:
         if guards:
             for v in axis:
                 covered(k, leaf, loops, "pad", v)
-            _reached(k, leaf, loops, axis)
+            _reached(k, leaf, loops, axis, only)
             new[id(leaf)] = replace(leaf, where=_without(leaf.where, tuple(guards)))
         _hold(leaf, axis, held, past, refuse=bool(guards))
     if not any(_along(k, leaf, loops, axis, only) for leaf, loops, _ in leaves(k.body)):
@@ -110,8 +110,8 @@ def _along(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names, only: Name
     return mine and k.array(leaf.target.array).space not in ("input", "output") and any(l.var in axis for l in loops)
 
 
-def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names) -> None:
-    """Refuse when the leaf would read elements past the edge that a clipped writer of a temporary never stores."""
+def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names, only: Names) -> None:
+    """Refuse when the leaf would read elements past the edge that a clipped writer of a temporary, or one that stays guarded, never stores."""
     mine = {l.var: (l.lo, l.hi) for l in loops if l.var in axis}
     for r in references(leaf.value):
         a = k.array(r.array)
@@ -121,7 +121,8 @@ def _reached(k: Kernel, leaf: Leaf, loops: Sequence[Loop], axis: Names) -> None:
             theirs = {l.var: (l.lo, l.hi) for l in around if l.var in axis} if q.target.array == r.array else {}
             whole = all(constant(lo) == 0 and constant(hi) is not None for lo, hi in theirs.values())
             same = all(mine.get(v) == bounds for v, bounds in theirs.items())
-            if not (whole or same):
+            guarded = bool(only) and q.name not in only and q.target.array == r.array and any(variables(w) & set(axis) for w in q.where)
+            if guarded or not (whole or same):
                 raise refusal("pad", f"{r.array} {listed(theirs)}", f"{leaf.name} reads {r.array} further than {q.name} stores it", "clip both, or neither")
 
 
