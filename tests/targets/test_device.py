@@ -140,3 +140,15 @@ def test_registers_are_never_counted_by_a_loop_that_stays_one(target):
     whole, guarded = (emit(kept(columns), target, "plain", "f64").text for columns in (8, "m"))
     assert "#pragma unroll\n" in guarded and "unroll 1" not in guarded and "(m % 2) == 0" in guarded
     assert "else" not in whole and "got" in whole
+
+
+@pytest.mark.parametrize(("held", "blocks"), [(16, 2), (64, 2), (66, 1)])
+def test_a_block_is_alone_where_its_arrays_take_more_registers_than_two_blocks_have(held, blocks):
+    """Two blocks of 256 threads leave each thread 128 registers; half of them for arrays, of 32 bits each."""
+    wide = kept(8)
+    rows = (held - 4) // 2
+    sums = replace(wide, arrays=(*wide.arrays, array("sums", "register", 4, rows)))
+    (team,) = wide.body
+    fold = loop("t", 4, loop("r", rows, Assign(ref("sums", "t", "r"), scalar(0.0), (), "sums"), kind="unroll"), kind="thread")
+    text = emit(replace(sums, body=(replace(team, body=(Alloc("sums"), fold, *team.body)),)), "cuda", "plain", "f64").text
+    assert f"__launch_bounds__(4, {blocks})" in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 from moapipe.loops.onf import Kernel
 from moapipe.targets.c import SIGNS, literal
@@ -42,6 +43,8 @@ CROWDED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({
 PAIRED = replace(DIALECT, crowd='extern "C" __global__ void __launch_bounds__({0}, 2)')
 """Where several elements are fetched as one, and threads are few enough to have 128 registers with two blocks at a time: ptxas otherwise
 keeps a matmul's block to 40 on sm_80, and spills, or takes so many for attention in f64 that one block is alone."""
+KEPT = 64
+"""Of those, as many may be for arrays: kv_owner in f64 has 112 and spills where it may not be alone."""
 FETCH = "together("
 KEYWORDS = "class new delete template this private public operator namespace using bool true false"
 RESERVED_HERE = RESERVED | LOCAL_NAMES | set(KEYWORDS.split()) | {"blockIdx", "blockDim", "threadIdx", "gridDim"} | {f"{m}_lanes" for m in ACROSS} | {"stored", "narrow", "whole", "together", "got"}
@@ -90,7 +93,9 @@ def file(language: str, runtime: tuple[str, ...], symbol: str, unit: Unit, lines
 
 def written(c: Call, unit: Unit) -> tuple[str, ...]:
     fetches = any(FETCH in l for l in c.procedure.lines)
-    return procedure(PAIRED if fetches and c.team <= 256 else CROWDED if fetches or unit.dtype in NARROW or unit.size == 8 else DIALECT, c, unit)
+    kept = sum(prod(l.extents) for l in c.procedure.locals if l.kind == "array") * unit.size // 4
+    paired = fetches and c.team <= 256 and kept <= KEPT
+    return procedure(PAIRED if paired else CROWDED if fetches or unit.dtype in NARROW or unit.size == 8 else DIALECT, c, unit)
 
 
 def prepare(kernel: Kernel, unit: Unit) -> Kernel:
