@@ -161,7 +161,7 @@ def test_an_array_that_32_bits_cannot_count_is_refused(repository, at, array):
         launches(scratch, {"m": 2**11, "n": 2**10, "k": 1}, 1)
 
 
-def test_tensors_of_another_library_are_taken_as_they_are(device, repository):
+def test_tensors_of_another_library_are_taken_as_they_are_and_never_copied_where_a_call_writes(device, repository):
     module = gpu.Module.load(repository / built(B, "h200") / "kernel.sm_90.cubin", derive(B, repository).manifest)
 
     class Tensor:
@@ -176,8 +176,13 @@ def test_tensors_of_another_library_are_taken_as_they_are(device, repository):
 
     x = aligned(4, "f64")
     x[:] = range(4)
-    assert np.shares_memory(module.buffer(Tensor(x)), x) and not np.shares_memory(module.buffer(x), x)
-    assert not np.shares_memory(got := module.buffer(Tensor(x[1:])), x) and got.tolist() == [1, 2, 3]  # 8 bytes off an access of 16
+    assert np.shares_memory(module.buffer("A", Tensor(x)), x) and not np.shares_memory(module.buffer("A", x), x)
+    assert not np.shares_memory(got := module.buffer("A", Tensor(x[1:])), x) and got.tolist() == [1, 2, 3]  # 8 bytes off an access of 16
+    updated = replace(module, manifest={**module.manifest, "inputs": [{**a, "becomes": "C"} if a["name"] == "A" else a for a in module.manifest["inputs"]]})
+    for m, name in ((module, "C"), (updated, "A")):
+        assert np.shares_memory(m.buffer(name, Tensor(x)), x)
+        with pytest.raises(LabError, match=f"{name} begins 8 bytes behind a multiple of 16, and the call writes to it"):
+            m.buffer(name, Tensor(x[1:]))
 
 
 @pytest.mark.parametrize(("fault", "says"), [("beside", "C: elements beside its buffer were written"), ("refused", "an illegal memory access")])

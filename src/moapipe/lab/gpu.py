@@ -102,13 +102,19 @@ class Module:
         except Exception as e:
             raise LabError(f"the device does not take it: {e}", where=binary.name, hint=f"it is {got['arch']}") from e
 
-    def buffer(self, x: Any) -> Any:
-        """An array of the device: a tensor of another library as it is (DLPack), anything else copied; so is a tensor that begins where
-        a text may not fetch several elements as one."""
+    def buffer(self, name: str, x: Any) -> Any:
+        """The array of the device that stands for `name`: a tensor of another library as it is (DLPack), anything else copied. So is a
+        tensor that begins where a text may not fetch several elements as one; LabError for one that a call writes to, for its owner
+        would not see it."""
         if not hasattr(x, "__dlpack__") or isinstance(x, np.ndarray):
             return self.cupy.asarray(x)
         lent = self.cupy.from_dlpack(x)
-        return lent if lent.__cuda_array_interface__["data"][0] % WIDEST == 0 else lent.copy()
+        if not (beyond := lent.__cuda_array_interface__["data"][0] % WIDEST):
+            return lent
+        if name in {a["name"] for a in self.manifest["inputs"] if not a.get("becomes")}:
+            return lent.copy()
+        raise LabError(f"{name} begins {beyond} bytes behind a multiple of {WIDEST}, and the call writes to it", where=f"{self.manifest['kernel']} on the device",
+                       hint="give a tensor of its own, not a view into another one: elements are fetched several at a time")
 
     def start(self, plan: Sequence[Launch], buffers: Mapping[str, Any]) -> None:
         """All launches, in stream order; does not wait."""
@@ -226,7 +232,7 @@ def kernel(binary: Path, manifest: Mapping[str, Any], cache_bytes: int) -> Serve
         given = [r.split(" ", 2) for r in rows]
         sizes = dict(zip(manifest["sizes"], [int(r[1]) for r in given if r[0] == "size"], strict=True))
         rows = zip([a["name"] for a in manifest["inputs"]], [r for r in given if r[0] == "input"], strict=True)
-        buffers = {n: module.buffer(np.fromfile(r[2].rstrip("\n"), bits[n], int(r[1]))) for n, r in rows}
+        buffers = {n: module.buffer(n, np.fromfile(r[2].rstrip("\n"), bits[n], int(r[1]))) for n, r in rows}
         buffers |= {n: cupy.empty(prod(s), bits[n]) for n, s in shapes(manifest, "outputs", sizes).items()}
         buffers[WORK] = cupy.empty(work_elements(manifest, sizes, threads), bits[WORK])
         plan = launches(manifest, sizes, threads)
