@@ -139,7 +139,14 @@ def test_what_holds_no_arrays_is_one_message(checkout, tmp_path, content):
             path.write_bytes({"": b"", "text": b"hello", "cut": whole[: len(whole) // 2], "flipped": whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]}[content])
     with pytest.raises(LabError) as e:
         call_file("attention_forward", path, tmp_path / "out.npz", root=checkout)
-    assert "numpy.savez" in e.value.hint and not (tmp_path / "out.npz").exists()
+    assert "numpy.savez" in e.value.hint and not (tmp_path / "out.npz").exists() and "pickle" not in str(e.value)
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 1025, 1000000])
+def test_a_number_of_threads_that_no_runtime_takes_is_refused(checkout, threads):
+    with pytest.raises(LabError, match=f"{threads} threads") as e:
+        call("attention_forward", {"Q": Q, "K": K, "V": V}, target="c", threads=threads, root=checkout)
+    assert "1 to 1024" in e.value.hint
 
 
 @pytest.mark.parametrize("target", ["reference", "onf"])

@@ -128,6 +128,12 @@ def test_the_machine_file_decides_before_the_processor(repository):
     assert experiment.read("small", repository).isa == "avx2"
 
 
+@pytest.mark.parametrize("name", ["../../etc/passwd", "config/machines/local.yaml", "/local", ""])
+def test_a_machine_is_named_by_one_word(repository, name):
+    with pytest.raises(ConfigError, match="is no name of a machine"):
+        experiment.machine_file(name, repository)
+
+
 def test_importing_is_light():
     """The Snakefile imports this module: no array library, no torch, no computer algebra."""
     code = "import sys, moapipe.lab.experiment; print([m for m in ('numpy', 'torch', 'xarray', 'sympy', 'netCDF4', 'pandas') if m in sys.modules])"

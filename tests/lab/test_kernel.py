@@ -9,6 +9,7 @@ from moapipe.errors import ConfigError
 from moapipe.lab.experiment import all_builds
 from moapipe.lab.kernel import FAMILIES, code_digest, digest, load, names, scan, sizes_at, variant_digest
 from moapipe.lab.kernel import TARGETS as TARGET_NAMES
+from moapipe.lab.place import root
 from moapipe.targets.table import TARGETS
 
 
@@ -16,6 +17,12 @@ def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
+
+
+def test_a_name_that_is_a_parameter_and_a_size_is_known_once():
+    with pytest.raises(ConfigError) as e:
+        sizes_at(load("matmul", root()), {"Q": 6})
+    assert e.value.hint == "known: m, n, k"
 
 
 def test_scan_reads_what_experiments_need(repository):

@@ -89,6 +89,14 @@ def test_a_truncated_file_is_one_clear_error(keep, tmp_path):
         record.read(path)
 
 
+@pytest.mark.parametrize("content", [b"# README\n", b"CDF\1", b"x" * 5000])
+def test_what_is_no_dataset_is_not_to_be_deleted_before_a_second_look(content, tmp_path):
+    (tmp_path / "README.md").write_bytes(content)
+    with pytest.raises(RecordError, match=r"README\.md.*is no netCDF4 file") as e:
+        record.read(tmp_path / "README.md")
+    assert e.value.hint.startswith("name a record.nc or a dataset.nc; if it is one, delete it")
+
+
 def test_a_missing_file_names_itself(tmp_path):
     with pytest.raises(RecordError, match=r"nothing\.nc"):
         record.read(tmp_path / "nothing.nc")

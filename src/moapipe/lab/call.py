@@ -35,6 +35,7 @@ from moapipe.loops.interpret import run as interpret
 from moapipe.targets.isa import ARITHMETIC
 
 STAGES = ("reference", "dnf", "onf", "c", "fortran")
+MOST_THREADS = 1024         # as the measuring driver; an OpenMP runtime asked for far more ends the process
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -46,11 +47,13 @@ def call(
 
     `form` defaults to the kernel's first, `variant` to its first that has the target, `dtype` to f32 for float32 arrays and f64
     otherwise. Outputs keep the leading axes of the inputs; `reference` and `dnf` keep their precision too.
-    ConfigError for names, LabError for shapes that do not conform and for a build that fails.
+    ConfigError for names, LabError for shapes that do not conform, for a build that fails and for a number of threads that no runtime takes.
     """
     place = root or find_root()
     file = load(kernel, place)
     choose(target, STAGES, "stage", kernel)
+    if not 1 <= threads <= MOST_THREADS:
+        raise LabError(f"{threads} threads", where=kernel, hint=f"1 to {MOST_THREADS}; more than the machine has CPUs are slower")
     form = form or next(iter(file.forms))
     file.form(form)
     given = _numbers({**(inputs or {}), **arrays}, kernel)
@@ -216,7 +219,9 @@ def call_file(kernel: str, source: Path, out: Path, **options: Any) -> Arrays:
                 raise LabError("holds one array without a name", where=str(source), hint=hint)
             with data:
                 given = {k: data[k] for k in data.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as e:
+    except ValueError as e:
+        raise LabError("cannot read arrays: it is no archive of arrays of numbers", where=str(source), hint=hint) from e
+    except (OSError, EOFError, BadZipFile) as e:
         raise LabError(f"cannot read arrays: {e}", where=str(source), hint=hint) from e
     made = call(kernel, given, **options)
     write_arrays(out, made)

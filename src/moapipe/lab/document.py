@@ -90,7 +90,7 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 def choose(word: str, known: Sequence[str], what: str, where: str) -> str:
     """`word` when it is known; ConfigError with the nearest known word otherwise."""
     if word not in known:
-        raise ConfigError(f"no {what} {word!r}", where=where, hint=suggestion(word, list(known)))
+        raise ConfigError(f"no {what} {word!r}", where=where, hint=suggestion(word, list(dict.fromkeys(known))))
     return word
 
 

@@ -240,6 +240,8 @@ def read(name: str, root: Path, machine: str = "") -> Experiment:
 def machine_file(name: str, root: Path) -> MachineFile:
     """config/machines/<name>.yaml. ConfigError: not there, not right, or a cluster whose instruction set would be the login node's."""
     where = f"config/machines/{name}.yaml"
+    if not name or Path(name).name != name:
+        raise ConfigError(f"{name!r} is no name of a machine", where="config/machines/", hint="one word: that of a file there, without .yaml")
     file = load(MachineFile, root / where, where)
     if file.cluster is not None:
         file.cluster.check(where)

@@ -7,6 +7,7 @@ import hashlib
 from moapipe.errors import RecordError
 
 AGAIN = "delete it and run its stage again"
+HDF5 = b"\x89HDF\r\n\x1a\n"
 SEAL = b"\nmoapipe sha256 "                    # with 64 hex digits behind the netCDF data, where HDF5 never looks
 SEAL_BYTES = len(SEAL) + 64
 
@@ -14,7 +15,7 @@ SEAL_BYTES = len(SEAL) + 64
 def _end_of_file(content: bytes | memoryview) -> int:
     """The length that an HDF5 file of superblock 2 or 3 says it has; what follows is padding. 0 when it is no such file."""
     header = bytes(content[:36])
-    return int.from_bytes(header[28:36], "little") if header[:8] == b"\x89HDF\r\n\x1a\n" and header[8:9] in (b"\2", b"\3") else 0
+    return int.from_bytes(header[28:36], "little") if header[:8] == HDF5 and header[8:9] in (b"\2", b"\3") else 0
 
 
 def sealed(encoded: bytes | memoryview) -> bytes:
@@ -25,6 +26,8 @@ def sealed(encoded: bytes | memoryview) -> bytes:
 
 def unsealed(content: bytes, where: str) -> bytes:
     """The netCDF bytes, their length and digest checked. Files of others have no seal. RecordError."""
+    if not content.startswith(HDF5[: len(content)]):
+        raise RecordError("is no netCDF4 file, or its beginning is damaged", where=where, hint=f"name a record.nc or a dataset.nc; if it is one, {AGAIN}")
     end = _end_of_file(content)
     if not end or len(content) < end:
         raise RecordError(f"is cut short: expected {end or 'a netCDF4 header'} bytes, found {len(content)}", where=where, hint=AGAIN)
